@@ -5,21 +5,36 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support import FakeServer
+from support import AsyncFace, Face, FakeServer
 
 import kennel
 
 
+@pytest.fixture(scope="module", params=[Face, AsyncFace], ids=["blocking", "asyncio"])
+def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    made = request.param()
+    yield made
+    made.close()
+
+
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workspace(face: Face, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("workspace")
 
 
 @pytest.fixture(scope="module")
-def session(workspace: Path) -> Iterator[kennel.Session]:
-    with kennel.Session(workspace) as made:
+def session(face: Face, workspace: Path) -> Iterator[Any]:
+    """A session of each face."""
+    with face.session(workspace) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def blocking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kennel.Session]:
+    with kennel.Session(tmp_path_factory.mktemp("workspace")) as made:
         yield made
 
 

@@ -1,7 +1,10 @@
-"""What tests need besides fixtures: other processes, wrong servers, and patience without sleeping for a fixed time."""
+"""What tests need besides fixtures: both faces, other processes, wrong servers, and patience without fixed sleeps."""
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import inspect
 import os
 import socket
 import subprocess
@@ -11,6 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import kennel
 
 PATIENCE = 60.0
 """How long a test waits for something that a busy machine may do late."""
@@ -84,3 +89,75 @@ def process_start(pid: str) -> str | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if fields[0] in "ZX" else fields[19]
+
+
+class Face:
+    """A face of the package, with calls that block."""
+
+    session = staticmethod(kennel.Session)
+    attach = staticmethod(kennel.attach)
+
+    def close(self) -> None:
+        return
+
+
+class AsyncFace(Face):
+    """That for asyncio: each call is awaited in an event loop of its own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+
+    def session(self, *words: Any, **keywords: Any) -> Any:
+        return self.call(kennel.AsyncSession(*words, **keywords).start)
+
+    def attach(self, path: str) -> Any:
+        return self.call(kennel.AsyncSession.attach, path)
+
+    def call(self, method: Callable[..., Any], *words: Any, **keywords: Any) -> Any:
+        async def work() -> Any:
+            found = method(*words, **keywords)
+            return await found if inspect.isawaitable(found) else found
+
+        found = asyncio.run_coroutine_threadsafe(work(), self.loop).result()
+        return Awaited(self, found) if type(found).__name__.startswith("Async") else found
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+class Awaited:
+    """An object of asyncio whose methods can be called."""
+
+    def __init__(self, face: AsyncFace, made: Any) -> None:
+        self._face, self._made = face, made
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._made, name)
+        return functools.partial(self._face.call, found) if callable(found) else found
+
+    def __enter__(self) -> Awaited:
+        self._face.call(self._made.__aenter__)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._face.call(self._made.__aexit__, *error)
+
+    def __iter__(self) -> Awaited:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self._face.call(self._made.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+
+def detached(session: Any, number: int) -> Any:
+    """A command that stays, by its number."""
+    if isinstance(session, Awaited):
+        return Awaited(session._face, kennel.AsyncDetached(session._made, number, "x"))
+    return kennel.Detached(session, number, "x")

@@ -1,4 +1,4 @@
-"""`kennel.AsyncSession`: the same methods for asyncio, and cancellation."""
+"""What `kennel.AsyncSession` has of its own: tasks, cancellation, streams of asyncio."""
 
 from __future__ import annotations
 
@@ -37,48 +37,6 @@ async def until(condition: Callable[[], Awaitable[Any]], what: str = "it") -> An
         assert time.monotonic() < end, f"{what} did not happen"
         await asyncio.sleep(0.005)
     return found
-
-
-def test_run_is_that_of_a_session(tmp_path):
-    async def work(s):
-        done = await s.run("cat; echo e >&2; exit 7", shell=True, input="ä", encoding="utf-8")
-        assert (done.stdout, done.stderr, done.returncode) == ("ä", "e\n", 7)
-        assert done.outcome.ended == "exited"
-        assert (await s.run("kill -9 $$", shell=True)).returncode == -9
-        assert (await s.run(["pwd"], cwd="/tmp", env={"A": "1"}, text=True)).stdout == "/tmp\n"
-        await s.mkdir("below")
-        assert (await s.run(["pwd"], cwd="below", text=True)).stdout == f"{tmp_path}/below\n"
-        assert len((await s.run(["head", "-c", "3000000", "/dev/zero"])).stdout) == 3_000_000
-        assert (await s.run(["sh", "-c", "echo $#", "sh", *["x" * 90_000] * 5], text=True)).stdout == "5\n"
-        with pytest.raises(kennel.ProgramNotFoundError):
-            await s.run(["no-such-program"])
-        with pytest.raises(kennel.DirectoryError):
-            await s.run(["true"], cwd="/nowhere")
-        with pytest.raises(kennel.CalledProcessError):
-            await s.run(["false"], check=True)
-        with pytest.raises(kennel.TimeoutExpired) as late:
-            await s.run("echo before; sleep 1000", shell=True, timeout=1.0)
-        assert late.value.output == b"before\n"
-        with pytest.raises(ValueError, match="stdin and input"):
-            await s.run(["cat"], input=b"", stdin=PIPE)
-
-    run(work)
-
-
-def test_streams_of_run_may_be_files(tmp_path):
-    async def work(s):
-        with open(tmp_path / "out", "wb") as out:
-            done = await s.run("echo o; echo e >&2", shell=True, stdout=out)
-        assert (done.stdout, done.stderr) == (None, b"e\n")
-        assert (tmp_path / "out").read_bytes() == b"o\n"
-        both = await s.run("echo o; echo e >&2", shell=True, stderr=subprocess.STDOUT, text=True)
-        assert sorted(both.stdout.split()) == ["e", "o"]
-        with open(tmp_path / "out", "rb") as given:
-            assert (await s.run(["cat"], stdin=given)).stdout == b"o\n"
-        with open(tmp_path / "out", "wb") as out, pytest.raises(kennel.TimeoutExpired):
-            await s.run(["sleep", "1000"], timeout=0.5, stdout=out)
-
-    run(work)
 
 
 def test_sixty_four_tasks_run_commands_and_no_thread_is_made():
@@ -208,33 +166,6 @@ def test_a_terminal_is_one():
     run(work)
 
 
-def test_files(tmp_path):
-    async def work(s):
-        data = os.urandom(2_000_000)
-        await s.write("data", data)
-        assert await s.read("data") == data
-        await s.write_text("text", "ä")
-        assert await s.read_text("text") == "ä"
-        await s.mkdir("d/e", parents=True)
-        await s.mkdir("d/e", exist_ok=True)
-        with pytest.raises(FileExistsError):
-            await s.mkdir("d/e")
-        assert [entry.name for entry in await s.list()] == ["d", "data", "text"]
-        assert (await s.stat("data")).size == 2_000_000
-        with pytest.raises(FileNotFoundError):
-            await s.read("missing")
-        with pytest.raises(FileNotFoundError):
-            await s.write("missing/x", b"")
-        await s.copy_in(tmp_path / "data", "copy")
-        await s.copy_out("copy", tmp_path / "out")
-        assert (tmp_path / "out").read_bytes() == data
-        await s.remove("copy")
-        assert not await s.exists("copy")
-        assert await s.exists("out")
-
-    run(work)
-
-
 def test_a_cancelled_write_leaves_nothing(tmp_path, monkeypatch):
     async def work(s):
         async def cancelled(*_: object) -> None:
@@ -246,49 +177,6 @@ def test_a_cancelled_write_leaves_nothing(tmp_path, monkeypatch):
         assert await s.list() == []
 
     run(work)
-
-
-def test_commands_that_stay_and_shells(tmp_path):
-    async def work(s):
-        stays = await s.detach(["sh", "-c", "echo out; exit 3"], log=tmp_path / "log")
-        assert [each async for each in stays.logs(follow=True)] == [("stdout", b"out\n")]
-        assert (await stays.wait()).returncode == 3
-        assert (tmp_path / "log").read_text() == "out\n"
-        assert [(each.id, each.info.state) for each in await s.detached()] == [(stays.id, "ended")]
-        sleeping = await s.detach(["sleep", "1000"])
-        with pytest.raises(kennel.TimeoutExpired):
-            await sleeping.wait(timeout=0.05)
-        await sleeping.kill(signal.SIGKILL)
-        assert (await sleeping.wait()).returncode == -9
-        with pytest.raises(kennel.ProgramNotFoundError):
-            await s.detach(["no-such-program"])
-        async with s.shell() as shell:
-            assert (await shell.run("cd /tmp; export A=1")).directory == "/tmp"
-            assert (await shell.run("echo $A", text=True)).stdout == "1\n"
-            with pytest.raises(kennel.TimeoutExpired):
-                await shell.run("sleep 1000", timeout=0.5)
-            assert (await shell.run("echo $A", text=True)).stdout == "1\n"
-
-    run(work)
-
-
-def test_what_a_session_knows(tmp_path):
-    async def work(s):
-        assert (await s.describe()).workspace == str(tmp_path)
-        assert (await s.stats()).running == 0
-        assert await s.processes() == []
-        published = await s.publish("0:8000")
-        assert await s.published() == [published]
-        with pytest.raises(ConnectionRefusedError):
-            await s.connect(8000)
-        await s.write("new", b"1")
-        assert [each.path for each in await s.changes()] == ["new"]
-        assert [each.path for each in (await s.commit()).applied] == ["new"]
-        await s.discard()
-        with pytest.raises(kennel.SessionClosed):
-            await s.stats()
-
-    run(work, overlay={})
 
 
 def test_start_and_end(tmp_path):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import struct
 
 import pytest
-from support import descriptors
+from support import descriptors, detached
 
 import kennel
 from kennel import _connection
@@ -76,16 +75,16 @@ DO = {
     "detach": lambda s: s.detach(["true"]),
     "shell": lambda s: s.shell().run("true"),
     "popen": lambda s: s.popen(["true"], stdout=-1).communicate(),
-    "wait": lambda s: kennel.Detached(s, 1, "x").wait(),
-    "logs": lambda s: list(kennel.Detached(s, 1, "x").logs()),
-    "kill": lambda s: kennel.Detached(s, 1, "x").kill(),
+    "wait": lambda s: detached(s, 1).wait(),
+    "logs": lambda s: list(detached(s, 1).logs()),
+    "kill": lambda s: detached(s, 1).kill(),
 }
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_garbage_is_a_clear_error_of_each_method(fake, wrong):
+def test_garbage_is_a_clear_error_of_each_method(face, fake, wrong):
     server = fake(reply(WRONG[wrong]))
-    session = kennel.attach(server.path)
+    session = face.attach(server.path)
     before = descriptors()
     for name, do in DO.items():
         with pytest.raises(kennel.SessionError) as failed:
@@ -95,53 +94,30 @@ def test_garbage_is_a_clear_error_of_each_method(fake, wrong):
 
 
 @pytest.mark.parametrize("name", DO)
-def test_a_connection_that_closes_early_is_a_session_that_ended(fake, name):
-    session = kennel.attach(fake(close).path)
+def test_a_connection_that_closes_early_is_a_session_that_ended(face, fake, name):
+    session = face.attach(fake(close).path)
     with pytest.raises(kennel.SessionClosed):
         DO[name](session)
 
 
 @pytest.mark.parametrize("name", [name for name in DO if name not in ("popen", "shell", "wait", "logs")])
-def test_a_server_that_never_answers_is_an_error_within_a_bound(fake, name, monkeypatch):
+def test_a_server_that_never_answers_is_an_error_within_a_bound(face, fake, name, monkeypatch):
     monkeypatch.setattr(_connection, "QUESTION_SECONDS", 0.1)
     monkeypatch.setattr(_connection, "MARGIN_SECONDS", 0.1)
-    session = kennel.attach(fake(silent).path)
+    session = face.attach(fake(silent).path)
     with pytest.raises(kennel.SessionError, match="did not answer"):
         session.run(["true"], timeout=0.1) if name == "run" else DO[name](session)
 
 
-def test_asyncio_bears_the_same(fake, monkeypatch):
-    monkeypatch.setattr(_connection, "MARGIN_SECONDS", 0.1)
-    paths = [fake(reply(packet)).path for packet in WRONG.values()]
-    closing, quiet = fake(close).path, fake(silent).path
-
-    async def main():
-        for path in paths:
-            session = await kennel.AsyncSession.attach(path)
-            for work in (session.run(["true"], timeout=60), session.read("x"), session.stats(), session.detach(["x"])):
-                with pytest.raises(kennel.SessionError):
-                    await work
-            with pytest.raises(kennel.SessionError):
-                await (await session.popen(["true"])).wait()
-        session = await kennel.AsyncSession.attach(closing)
-        with pytest.raises(kennel.SessionClosed):
-            await session.run(["true"])
-        session = await kennel.AsyncSession.attach(quiet)
-        with pytest.raises(kennel.SessionError, match="did not answer"):
-            await session.run(["true"], timeout=0.1)
-
-    asyncio.run(main())
-
-
-def test_a_memfd_that_is_shorter_than_it_says_is_refused(fake):
+def test_a_memfd_that_is_shorter_than_it_says_is_refused(face, fake):
     memfd = os.memfd_create("short")
     os.write(memfd, b"{}")
     try:
-        session = kennel.attach(fake(reply(end(report=2, out=(1 << 32) - 1), memfd)).path)
+        session = face.attach(fake(reply(end(report=2, out=(1 << 32) - 1), memfd)).path)
         with pytest.raises(kennel.ProtocolError):
             session.run(["true"])
         read, write = os.pipe()
-        session = kennel.attach(fake(reply(end(report=2, out=1), read)).path)
+        session = face.attach(fake(reply(end(report=2, out=1), read)).path)
         with pytest.raises(kennel.ProtocolError):
             session.run(["true"])
         os.close(read)
@@ -150,28 +126,28 @@ def test_a_memfd_that_is_shorter_than_it_says_is_refused(fake):
         os.close(memfd)
 
 
-def test_descriptors_that_nobody_asked_for_are_closed(fake):
-    session = kennel.attach(fake(reply(end(), 0, 1, 2)).path)
+def test_descriptors_that_nobody_asked_for_are_closed(face, fake):
+    session = face.attach(fake(reply(end(), 0, 1, 2)).path)
     before = descriptors()
     assert session.run(["true"]).returncode == 0
-    many = kennel.attach(fake(reply(end(), *range(3), 0, 1, 2, 0, 1)).path)
+    many = face.attach(fake(reply(end(), *range(3), 0, 1, 2, 0, 1)).path)
     with pytest.raises(kennel.ProtocolError):
         many.run(["true"])
     assert len(descriptors()) <= len(before) + 4, "the servers may still hold their connections"
 
 
-def test_the_words_of_a_refusal_are_the_error(fake):
+def test_the_words_of_a_refusal_are_the_error(face, fake):
     message = b"kennel: the session is full\nkennel: hint: wait\n"
     packet = struct.pack("<5I", 2, 125, 0, 0, len(message)) + message
-    session = kennel.attach(fake(reply(packet)).path)
+    session = face.attach(fake(reply(packet)).path)
     for name in ("run", "read", "stat", "detach", "kill"):
         with pytest.raises(kennel.Error, match="the session is full") as refused:
             DO[name](session)
         assert refused.value.hint == "wait"
 
 
-def test_control_characters_of_an_error_are_not_lost_but_plain(fake):
-    session = kennel.attach(fake(reply(answer(b'{"error": {"message": "no", "errno": 2}}'))).path)
+def test_control_characters_of_an_error_are_not_lost_but_plain(face, fake):
+    session = face.attach(fake(reply(answer(b'{"error": {"message": "no", "errno": 2}}'))).path)
     with pytest.raises(FileNotFoundError, match="no"):
         session.read("x")
     with pytest.raises(kennel.SessionError, match="no"):

@@ -89,8 +89,8 @@ def test_streams_may_be_files(session, tmp_path):
         assert (done.stdout, done.stderr) == (b"o\n", b"e\n")
 
 
-def test_streams_are_inherited_without_capture(workspace):
-    code = f"import kennel\nwith kennel.Session({str(workspace)!r}) as s: s.run(['echo', 'through'], capture_output=False)"
+def test_streams_are_inherited_without_capture(tmp_path):
+    code = f"import kennel\nwith kennel.Session({str(tmp_path)!r}) as s: s.run(['echo', 'through'], capture_output=False)"
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     assert ran.stdout == b"through\n"
 
@@ -181,8 +181,8 @@ def test_no_timeout_is_hit_in_time(session):
         assert session.run(["true"], timeout=timeout).returncode == 0
 
 
-def test_check_raises_with_what_was_denied(workspace):
-    with kennel.Session(workspace, explain=True) as explained:
+def test_check_raises_with_what_was_denied(face, tmp_path):
+    with face.session(tmp_path, explain=True) as explained:
         with pytest.raises(kennel.CalledProcessError) as failed:
             explained.run(["touch", "/usr/denied"], check=True)
         assert isinstance(failed.value, subprocess.CalledProcessError)
@@ -215,8 +215,8 @@ def test_long_calls_and_long_output_pass(session):
         assert len(session.run(["head", "-c", str(size), "/dev/zero"]).stdout) == size
 
 
-def test_output_beyond_the_cap_is_cut_and_said(workspace):
-    with kennel.Session(workspace, limits={"output": "1K"}) as small:
+def test_output_beyond_the_cap_is_cut_and_said(face, tmp_path):
+    with face.session(tmp_path, limits={"output": "1K"}) as small:
         done = small.run(["head", "-c", "5000", "/dev/zero"])
         assert done.outcome.truncated
         assert done.stdout.startswith(b"\0" * 1024)
@@ -270,18 +270,18 @@ def test_a_command_gets_no_descriptor_but_its_streams(session):
     assert done.stdout.split() == ["0", "1", "2", "3"]
 
 
-def test_an_exception_kills_the_command(session, monkeypatch):
+def test_an_exception_kills_the_command(blocking, monkeypatch):
     real = _connection.receive
 
     def interrupt(*given):
         monkeypatch.setattr(_connection, "receive", real)
-        until(lambda: any(process.name == "sleep" for process in session.processes()), "the start of the command")
+        until(lambda: any(process.name == "sleep" for process in blocking.processes()), "the start of the command")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(_connection, "receive", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        session.run(["sleep", "1000"])
-    until(lambda: not session.processes(), "the end of the command")
+        blocking.run(["sleep", "1000"])
+    until(lambda: not blocking.processes(), "the end of the command")
 
 
 def test_a_variable_that_the_session_keeps_as_it_is_is_an_error(session):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import process_start, python, until
+from support import detached, process_start, python, until
 
 import kennel
 from kennel import _launch
@@ -96,9 +96,10 @@ def test_a_session_that_cannot_start_says_why(keywords, kind, words):
         kennel.Session(**keywords)
 
 
-def test_a_name_is_taken_once(session):
-    with pytest.raises(kennel.SessionError, match=session.name):
-        kennel.Session(name=session.name)
+def test_a_name_is_taken_once(blocking):
+    with pytest.raises(kennel.SessionError, match=blocking.name):
+        kennel.Session(name=blocking.name)
+    assert blocking.run(["true"]).returncode == 0
 
 
 def test_a_session_that_does_not_start_in_time_is_killed(tmp_path, monkeypatch):
@@ -245,12 +246,12 @@ def answers(path: str) -> bool:
 # Other processes, and other objects.
 
 
-def test_an_attached_session_does_the_same_and_ends_nothing(session):
-    with kennel.attach(session.name) as other:
+def test_an_attached_session_does_the_same_and_ends_nothing(blocking):
+    with kennel.attach(blocking.name) as other:
         assert other.run(["echo", "through"], text=True).stdout == "through\n"
-    with kennel.attach(session.socket_path) as other:
-        assert other.name == session.name
-    assert session.run(["true"]).returncode == 0
+    with kennel.attach(blocking.socket_path) as other:
+        assert other.name == blocking.name
+    assert blocking.run(["true"]).returncode == 0
     with pytest.raises(kennel.SessionClosed, match="nobody-has-this-name is not running"):
         kennel.attach("nobody-has-this-name")
 
@@ -282,14 +283,14 @@ def work(session: kennel.Session, answer: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_processes_of_multiprocessing_use_a_session_and_do_not_end_it(session, method):
+def test_processes_of_multiprocessing_use_a_session_and_do_not_end_it(blocking, method):
     context = multiprocessing.get_context(method)
     answer = context.Queue()
-    child = context.Process(target=work, args=(session, answer))
+    child = context.Process(target=work, args=(blocking, answer))
     child.start()
     assert answer.get(timeout=60) == "from a child\n"
     child.join()
-    assert session.run(["true"]).returncode == 0
+    assert blocking.run(["true"]).returncode == 0
 
 
 def test_a_fork_that_exits_as_a_program_ends_nothing(tmp_path):
@@ -310,12 +311,12 @@ with kennel.Session({str(tmp_path)!r}) as s:
         assert child.returncode == 0
 
 
-def test_a_pickled_session_is_an_attachment(session):
-    copy = pickle.loads(pickle.dumps(session))
-    assert (copy.name, copy.socket_path) == (session.name, session.socket_path)
+def test_a_pickled_session_is_an_attachment(blocking):
+    copy = pickle.loads(pickle.dumps(blocking))
+    assert (copy.name, copy.socket_path) == (blocking.name, blocking.socket_path)
     copy.close()
-    assert session.run(["true"]).returncode == 0
-    assert session.name in repr(session)
+    assert blocking.run(["true"]).returncode == 0
+    assert blocking.name in repr(blocking)
 
 
 def test_a_peer_of_another_user_gets_nothing(tmp_path):
@@ -381,7 +382,7 @@ def test_what_cannot_stay_is_an_error(session, tmp_path):
         session.detach(["no-such-program"])
     with pytest.raises(kennel.DirectoryError):
         session.detach(["true"], cwd="/nowhere")
-    missing = kennel.Detached(session, 4_000_000, "none")
+    missing = detached(session, 4_000_000)
     for do in (missing.wait, missing.kill, lambda: list(missing.logs())):
         with pytest.raises(kennel.SessionError, match="4000000"):
             do()
@@ -410,9 +411,9 @@ def test_a_shell_keeps_its_state(session):
     assert session.shell("kept").run("echo $A").stdout == b"\n"
 
 
-def test_an_overlay_is_listed_committed_and_discarded(tmp_path):
+def test_an_overlay_is_listed_committed_and_discarded(face, tmp_path):
     (tmp_path / "old").write_text("old")
-    made = kennel.Session(tmp_path, overlay={}, isolation="command")
+    made = face.session(tmp_path, overlay={}, isolation="command")
     with made:
         made.run("echo new > new; echo changed > old; echo other > other", shell=True, check=True)
         assert {(each.path, each.kind) for each in made.changes()} == {
@@ -460,6 +461,7 @@ def test_ports_are_published_and_connected_to(session, workspace):
     with session.popen(["python3", "-c", SERVER], stderr=subprocess.DEVNULL) as server:
         connection = until(lambda: connected(session, 8123), "the server")
         with connection:
+            connection.setblocking(True)
             connection.sendall(b"GET /page HTTP/1.0\r\n\r\n")
             assert connection.makefile("rb").read().endswith(b"served")
         published = session.publish("0:8123")

@@ -6,12 +6,14 @@ import os
 import socket
 import struct
 import subprocess
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from kennel import _wire
-from kennel._launch import memfd
+from kennel._launch import Host, memfd
 from kennel.errors import ProtocolError, SessionClosed, SessionError
+
+T = TypeVar("T")
 
 SEND_SECONDS = 10
 """How long a session may take to accept a connection and a request."""
@@ -99,6 +101,29 @@ def patience(connection: socket.socket, seconds: float) -> None:
     seconds = min(seconds, 1e9)
     whole = int(seconds)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _seconds(whole, max(1, int((seconds - whole) * 1e6))))
+
+
+class Io(Protocol):
+    """How to wait: `_blocking` and `_loop`. What awaits nothing else works for both."""
+
+    async def connect(self, path: str) -> socket.socket: ...
+
+    async def receive(self, connection: socket.socket, seconds: float | None) -> tuple[bytes, list[int]]: ...
+
+    async def started(self, host: Host, timeout: float) -> str: ...
+
+    async def off_loop(self, size: int | None, work: Callable[[], T]) -> T: ...
+
+
+async def exchange(
+    io: Io, connection: socket.socket, packet: bytes, descriptors: Sequence[int], seconds: float
+) -> tuple[bytes, list[int]]:
+    """One request, one answer with its descriptors, which belong to the caller."""
+    send(connection, packet, descriptors)
+    try:
+        return await io.receive(connection, seconds)
+    except BlockingIOError:
+        raise silent(seconds) from None
 
 
 def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
@@ -196,6 +221,14 @@ def refusal(packet: bytes) -> SessionError:
     return kind(text, hint="; ".join(hints) or None)
 
 
+def text_of(packet: bytes, received: list[int]) -> bytes:
+    """The JSON of an answer that hands over nothing."""
+    try:
+        return json_of(packet, received)
+    finally:
+        close_all(received)
+
+
 class Descriptors:
     """Descriptors of one message, which are closed at the end of a `with` block unless they were taken."""
 
@@ -258,22 +291,3 @@ class Asked:
         self.received.clear()
         if self.connection is not None:
             self.connection.close()
-
-
-def ask(connection: socket.socket, packet: bytes, long_text: bytes | None) -> Asked:
-    """Asks a question and waits for the answer. If that fails, the connection still belongs to the caller."""
-    patience(connection, QUESTION_SECONDS)
-    with Descriptors() as given:
-        if long_text is not None:
-            given.add_memfd(long_text)
-        send(connection, packet, given.sent)
-    try:
-        answer, received = receive(connection)
-    except BlockingIOError:
-        raise silent(QUESTION_SECONDS) from None
-    try:
-        text = json_of(answer, received)
-    except BaseException:
-        close_all(received)
-        raise
-    return Asked(connection, text, received)

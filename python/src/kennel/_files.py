@@ -6,42 +6,84 @@ import errno
 import io
 import os
 import secrets
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from kennel import _connection, _wire
-from kennel._questions import Question
+from kennel import _connection, _questions, _wire
+from kennel._blocking import now
 from kennel._wire import Argument
 
+if TYPE_CHECKING:
+    from kennel._session import SessionBase
+
 _PIECE = 1 << 20
+
+
+class Writing:
+    """A new file of a session, which appears at its path once it is finished. A block finishes it unless it raises."""
+
+    def __init__(self, session: SessionBase, path: Argument, mode: int | None) -> None:
+        self._session = session
+        self._question = _questions.write(path, mode)
+
+    async def open(self) -> int:
+        """The descriptor to write to, which the caller closes."""
+        with await self._session._asked(self._question) as asked:
+            self._question.result(asked.text)
+            descriptor = asked.descriptor()
+            self._connection = asked.take_connection()
+        return descriptor
+
+    async def finish(self) -> None:
+        """Says that the file is complete, and waits until it is in place."""
+        request = _wire.request(_wire.FILE_WRITTEN)
+        with self._connection as connection:
+            seconds = _connection.QUESTION_SECONDS
+            answer, received = await _connection.exchange(self._session._io, connection, request, (), seconds)
+            self._question.result(_connection.text_of(answer, received))
+
+    def abandon(self) -> None:
+        """Leaves nothing of the file."""
+        _connection.abandon(self._connection)
+
+    async def __aenter__(self) -> int:
+        self._descriptor = await self.open()
+        return self._descriptor
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        os.close(self._descriptor)
+        if kind is None:
+            await self.finish()
+        else:
+            self.abandon()
 
 
 class Writer(io.BufferedWriter):
     """A new file of a session, open for writing. It appears at its path when it is closed."""
 
-    def __init__(self, descriptor: int, connection: socket.socket, question: Question[None], patience: float) -> None:
+    def __init__(self, descriptor: int, writing: Writing) -> None:
         super().__init__(io.FileIO(descriptor, "wb"), 1 << 16)
-        self._connection: socket.socket | None = connection
-        self._question = question
-        self._patience = patience
+        self._writing: Writing | None = writing
 
     def close(self) -> None:
         """Moves the file into place."""
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return super().close()
-        with connection:
+        writing, self._writing = self._writing, None
+        try:
             super().close()
-            finish(connection, self._question, self._patience)
-        return None
+        except BaseException:
+            if writing is not None:
+                writing.abandon()
+            raise
+        if writing is not None:
+            now(writing.finish())
 
     def abandon(self) -> None:
         """Leaves nothing of the file."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            _connection.abandon(connection)
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.abandon()
         try:
             super().close()
         except OSError:
@@ -55,23 +97,8 @@ class Writer(io.BufferedWriter):
 
     def __del__(self) -> None:
         # A file that nobody closed is not complete.
-        if getattr(self, "_connection", None) is not None:
+        if getattr(self, "_writing", None) is not None:
             self.abandon()
-
-
-def finish(connection: socket.socket, question: Question[None], patience: float) -> None:
-    """Says that the file is complete, and waits until it is in place."""
-    _connection.patience(connection, patience)
-    _connection.send(connection, _wire.request(_wire.FILE_WRITTEN))
-    try:
-        packet, received = _connection.receive(connection)
-    except BlockingIOError:
-        raise _connection.silent(patience) from None
-    try:
-        text = _connection.json_of(packet, received)
-    finally:
-        _connection.close_all(received)
-    question.result(text)
 
 
 def copy(source: int, target: int) -> None:

@@ -145,9 +145,10 @@ def error_of(said: str, otherwise: str) -> Error:
 class Host:
     """The process that has a session, started by this one."""
 
-    def __init__(self, policy: bytes, name: str, idle: float | None = None) -> None:
+    def __init__(self, policy: bytes, name: str | None, idle: float | None = None) -> None:
         """Starts the process; `taken` says when it takes commands. It ends after `idle` seconds without use."""
-        self.name = name
+        self._has_own_name = not name
+        self.name = name or new_name()
         self.owner = os.getpid()
         program = executable()
         self._directory = runtime_directory()
@@ -156,7 +157,7 @@ class Host:
         try:
             given = memfd(policy, "kennel-policy")
             try:
-                words = [program, "session", "start", "--foreground", "--with-parent", "--quiet", "--name", name]
+                words = [program, "session", "start", "--foreground", "--with-parent", "--quiet", "--name", self.name]
                 if idle is not None:
                     words += ["--idle", f"{round(idle * 1000)}ms"]
                 self.process = subprocess.Popen(  # noqa: S603
@@ -250,8 +251,8 @@ class Host:
         self._close()
 
     def _close(self) -> None:
-        if self.owner == os.getpid() and self.name.startswith(f"py-{self.owner}-"):
-            # Nobody else has this name. A process that was killed leaves its files.
+        if self.owner == os.getpid() and self._has_own_name:
+            # A process that was killed leaves its files. With a name that the caller gave they may be another session's.
             for file in (f"{self.name}.sock", f"{self.name}.lock"):
                 with suppress(OSError):
                     (self._directory / file).unlink()

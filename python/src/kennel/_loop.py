@@ -1,14 +1,18 @@
-"""Requests to a session from an event loop of asyncio: sockets that never block, and no threads."""
+"""Waiting for a session in an event loop of asyncio: sockets that never block, and no thread for a command."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 from kennel import _connection, _launch
+
+T = TypeVar("T")
+
+SMALL = 1 << 20
 
 _RETRY_SECONDS = 0.005
 
@@ -45,37 +49,14 @@ async def connect(path: str) -> socket.socket:
         await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def receive(connection: socket.socket, timeout: float | None) -> tuple[bytes, list[int]]:
-    """The next message with its descriptors, which belong to the caller."""
-    while True:
-        if not await readable(connection.fileno(), timeout):
-            raise _connection.silent(timeout or 0)
+async def receive(connection: socket.socket, seconds: float | None) -> tuple[bytes, list[int]]:
+    """The next message with its descriptors. Raises `BlockingIOError` if there is none in time."""
+    while await readable(connection.fileno(), seconds):
         try:
             return _connection.receive(connection)
         except BlockingIOError:
             continue
-
-
-async def exchange(
-    connection: socket.socket, packet: bytes, descriptors: Sequence[int], timeout: float | None
-) -> tuple[bytes, list[int]]:
-    """One request, one answer."""
-    _connection.send(connection, packet, descriptors)
-    return await receive(connection, timeout)
-
-
-async def ask(connection: socket.socket, packet: bytes, long_text: bytes | None) -> _connection.Asked:
-    """Asks a question and waits for the answer. If that fails, the connection still belongs to the caller."""
-    with _connection.Descriptors() as given:
-        if long_text is not None:
-            given.add_memfd(long_text)
-        _connection.send(connection, packet, given.sent)
-    answer, received = await receive(connection, _connection.QUESTION_SECONDS)
-    try:
-        return _connection.Asked(connection, _connection.json_of(answer, received), received)
-    except BaseException:
-        _connection.close_all(received)
-        raise
+    raise BlockingIOError
 
 
 async def started(host: _launch.Host, timeout: float) -> str:
@@ -108,9 +89,6 @@ async def ended(host: _launch.Host, patience: float = 10.0) -> None:
     host.end()
 
 
-SMALL = 1 << 20
-
-
-async def off_loop(size: int, work: Callable[[], Any]) -> Any:
-    """Reads or writes a file: here if it is small, else in a thread."""
-    return work() if size <= SMALL else await asyncio.to_thread(work)
+async def off_loop(size: int | None, work: Callable[[], T]) -> T:
+    """Does what may take long: here if it is a small file, else in a thread."""
+    return work() if size is not None and size <= SMALL else await asyncio.to_thread(work)

@@ -127,7 +127,7 @@ def request(number: int, *fields: int) -> bytes:
     >>> request(SIGNAL, 15)
     b'\\x03\\x00\\x00\\x00\\x0f\\x00\\x00\\x00'
     """
-    return Struct(f"<I{len(fields)}I").pack(number, *fields)
+    return _u32_u32(number, fields[0]) if len(fields) == 1 else Struct(f"<I{len(fields)}I").pack(number, *fields)
 
 
 def logs(number: int, follow: bool, lines: int | None) -> bytes:

@@ -6,19 +6,16 @@ import asyncio
 import builtins
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-from kennel import _calls, _connection, _files, _launch, _loop, _questions, _wire
-from kennel._base import PolicyLike, SessionBase
-from kennel._calls import DEVNULL, PIPE, Arguments, Environment, File
-from kennel._questions import Question, T
+from kennel import _connection, _loop, _questions
+from kennel._calls import Arguments, Environment, File
+from kennel._session import Collected, PolicyLike, SessionBase
 from kennel._wire import Argument
 from kennel.aio_detached import AsyncDetached, AsyncShell
 from kennel.aio_process import AsyncPopen
-from kennel.detached import detach_packet, started
-from kennel.errors import FileError, SessionClosed
 from kennel.policy import Policy
 from kennel.results import (
     Change,
@@ -31,8 +28,6 @@ from kennel.results import (
     Stat,
     Stats,
 )
-
-_COLLECT = _wire.WANTS_REPORT | _wire.COLLECT
 
 
 class AsyncSession(SessionBase):
@@ -47,6 +42,8 @@ class AsyncSession(SessionBase):
     >>> asyncio.run(main())
     ['0\\n', '1\\n', '2\\n']
     """
+
+    _io = _loop
 
     def __init__(
         self,
@@ -76,12 +73,7 @@ class AsyncSession(SessionBase):
             chosen = await asyncio.to_thread(Policy.of, policy, **keys)
         else:
             chosen = Policy.of(policy, **keys)
-        host = self._begin(chosen, self._given_name, self._idle)
-        try:
-            self._takes_commands(await _loop.started(host, self._start_timeout))
-        except BaseException:
-            host.kill()
-            raise
+        await self._start(chosen, self._given_name, self._start_timeout, self._idle)
         return self
 
     @classmethod
@@ -128,63 +120,32 @@ class AsyncSession(SessionBase):
         stderr: File = None,
     ) -> Completed[Any]:
         """Runs a command and waits for its end, as `Session.run`."""
-        if input is not None and stdin is not None:
-            raise ValueError("stdin and input arguments may not both be used.")
-        await self._know_directory(cwd)
-        decode = _calls.encoding_of(text, encoding, errors)
-        late = None if timeout is None else timeout + _connection.MARGIN_SECONDS
-        with _connection.Descriptors() as given:
-            given.add_stdin(None if input is None else _calls.encoded(input, decode), stdin)
-            if capture_output:
-                stdout = PIPE if stdout is None else stdout
-                stderr = PIPE if stderr is None else stderr
-            if not stdout == stderr == PIPE:
-                process = await AsyncPopen.start(
-                    self,
-                    args,
-                    stdin=given.sent[0] if given.sent else DEVNULL,
-                    stdout=stdout,
-                    stderr=stderr,
-                    shell=shell,
-                    cwd=cwd,
-                    env=env,
-                    _timeout=timeout,
-                )
-                try:
-                    out, err = await _within(late, process._communicate(None))
-                    assert process._end is not None
-                    end, report = process._end, process._report
-                finally:
-                    process.close()
-            else:
-                packet, long_call = self._packet(args, shell=shell, cwd=cwd, env=env, timeout=timeout, wishes=_COLLECT)
-                if long_call is not None:
-                    given.add_memfd(long_call)
-                end, report, out, err = await self._collect(packet, given.sent, late)
-        return _calls.completed(args, end, report, out, err, encoding=decode, timeout=timeout, check=check, cwd=cwd)
+        return await self._run(
+            args,
+            input=input,
+            capture_output=capture_output,
+            text=text,
+            encoding=encoding,
+            errors=errors,
+            timeout=timeout,
+            check=check,
+            env=env,
+            cwd=cwd,
+            shell=shell,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+        )
 
-    async def _collect(
-        self, packet: bytes, descriptors: Sequence[int], timeout: float | None
-    ) -> tuple[_wire.Ended, bytes, bytes | None, bytes | None]:
-        """Runs a command whose output the session collects: one message, one answer."""
-        connection = await self._open()
+    async def _communicate(self, late: float | None, args: Arguments, **keywords: Any) -> Collected:
+        process = await AsyncPopen.start(self, args, **keywords)
         try:
-            answer, received = await _loop.exchange(connection, packet, descriptors, timeout)
-            try:
-                end = _wire.ended(answer)
-                if end is None:
-                    raise _wire.malformed()
-                parts = _calls.parts_of(end, received)
-            finally:
-                _connection.close_all(received)
-        except SessionClosed as error:
-            _connection.abandon(connection)
-            raise self._gone(error) from None
-        except BaseException:
-            _connection.abandon(connection)
-            raise
-        connection.close()
-        return end, *parts
+            out, err = await asyncio.wait_for(process._communicate(None), late)
+            return process._ended(), process._report, out, err
+        except asyncio.TimeoutError:
+            raise _connection.silent(late or 0) from None
+        finally:
+            process.close()
 
     async def popen(self, args: Arguments, **keywords: Any) -> AsyncPopen:
         """Starts a command: see `kennel.AsyncPopen` for the streams, and `AsyncPopen.start` for the keywords."""
@@ -205,19 +166,7 @@ class AsyncSession(SessionBase):
         timeout: float | None = None,
     ) -> AsyncDetached:
         """Starts a command that stays, as `Session.detach`."""
-        await self._know_directory(cwd)
-        packet, call = detach_packet(self, args, shell=shell, env=env, cwd=cwd, timeout=timeout)
-        with _connection.Descriptors() as given, await self._open() as connection:
-            given.add_memfd(call)
-            if log is not None:
-                given.own.append(_files.log_file(log))
-                given.sent.append(given.own[-1])
-            answer, received = await _loop.exchange(connection, packet, given.sent, _connection.QUESTION_SECONDS)
-        try:
-            number = started(answer, received, args, cwd)
-        finally:
-            _connection.close_all(received)
-        return AsyncDetached(self, number, os.fsdecode(_calls.words(args, shell)[0]))
+        return AsyncDetached(self, *await self._detach(args, log, shell=shell, env=env, cwd=cwd, timeout=timeout))
 
     async def detached(self) -> builtins.list[AsyncDetached]:
         """Commands that stay, and the last of those that have ended."""
@@ -228,12 +177,7 @@ class AsyncSession(SessionBase):
 
     async def read(self, path: Argument) -> bytes:
         """The contents of a file."""
-        question = _questions.read(path)
-        with await self._asked(question) as asked:
-            size = question.result(asked.text).size
-            with open(asked.descriptor(), "rb") as file:  # noqa: ASYNC230
-                data: bytes = await _loop.off_loop(size, file.read)
-        return data
+        return await self._read(path)
 
     async def read_text(self, path: Argument, encoding: str = "utf-8", errors: str = "strict") -> str:
         """The contents of a file as text."""
@@ -241,9 +185,7 @@ class AsyncSession(SessionBase):
 
     async def write(self, path: Argument, data: bytes | bytearray | memoryview, mode: int | None = None) -> None:
         """Writes a file: whole, or not at all."""
-        view = memoryview(data).cast("B")
-        async with self._writing(path, mode) as descriptor:
-            await _loop.off_loop(len(view), lambda: _launch.write_all(descriptor, view))
+        await self._write(path, data, mode)
 
     async def write_text(
         self, path: Argument, text: str, encoding: str = "utf-8", errors: str = "strict", mode: int | None = None
@@ -261,31 +203,11 @@ class AsyncSession(SessionBase):
 
     async def exists(self, path: Argument) -> bool:
         """Whether something is at a path, as far as commands see."""
-        try:
-            await self.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
+        return await self._exists(path)
 
     async def mkdir(self, path: Argument, parents: bool = False, exist_ok: bool = False) -> None:
         """Makes a directory, as `pathlib.Path.mkdir` does."""
-        try:
-            await self._ask(_questions.mkdir(path))
-        except FileNotFoundError:
-            above = _files.above(path)
-            if not parents or not above:
-                raise
-            await self.mkdir(above, parents=True, exist_ok=True)
-            await self.mkdir(path, exist_ok=exist_ok)
-        except FileError:
-            if not exist_ok or not await self._is_directory(path):
-                raise
-
-    async def _is_directory(self, path: Argument) -> bool:
-        try:
-            return (await self.stat(path)).is_dir
-        except FileError:
-            return False
+        await self._mkdir(path, parents, exist_ok)
 
     async def remove(self, path: Argument) -> None:
         """Removes a file, a link or an empty directory."""
@@ -293,18 +215,11 @@ class AsyncSession(SessionBase):
 
     async def copy_in(self, host: str | os.PathLike[str], path: Argument) -> None:
         """Copies a file of the host into the session, with its permissions."""
-        with open(host, "rb") as source:  # noqa: ASYNC230
-            found = os.fstat(source.fileno())
-            async with self._writing(path, found.st_mode & 0o777) as descriptor:
-                await _loop.off_loop(found.st_size, lambda: _files.copy(source.fileno(), descriptor))
+        await self._copy_in(host, path)
 
     async def copy_out(self, path: Argument, host: str | os.PathLike[str]) -> None:
         """Copies a file of the session to the host. It replaces what is at `host`, also a link, once it is complete."""
-        question = _questions.read(path)
-        with await self._asked(question) as asked:
-            found = question.result(asked.text)
-            with _files.replaced(host, found.mode & 0o777) as target:
-                await _loop.off_loop(found.size, lambda: _files.copy(asked.received[0], target))
+        await self._copy_out(path, host)
 
     # The session.
 
@@ -343,77 +258,6 @@ class AsyncSession(SessionBase):
 
     async def connect(self, port: int) -> socket.socket:
         """A TCP connection to a port of the session's own loopback, in non-blocking mode: for `open_connection(sock=…)`."""
-        question = _questions.connect(port)
-        with await self._asked(question) as asked:
-            question.result(asked.text)
-            made = socket.socket(fileno=asked.descriptor())
+        made = await self._connect(port)
         made.setblocking(False)
         return made
-
-    # Requests.
-
-    async def _know_directory(self, cwd: Argument | None) -> None:
-        if self._needs_directory(cwd):
-            self._directory = (await self.describe()).directory
-
-    async def _open(self) -> socket.socket:
-        self._check_open()
-        try:
-            return await _loop.connect(self.socket_path)
-        except SessionClosed as error:
-            raise self._gone(error) from None
-
-    async def _asked(self, question: Question[Any]) -> _connection.Asked:
-        packet, long_text = question.packet()
-        connection = await self._open()
-        try:
-            return await _loop.ask(connection, packet, long_text)
-        except SessionClosed as error:
-            connection.close()
-            raise self._gone(error) from None
-        except BaseException:
-            connection.close()
-            raise
-
-    async def _ask(self, question: Question[T]) -> T:
-        with await self._asked(question) as asked:
-            return question.result(asked.text)
-
-    def _writing(self, path: Argument, mode: int | None) -> _Writing:
-        return _Writing(self, _questions.write(path, mode))
-
-
-class _Writing:
-    """A new file of a session, which appears when the block ends without an exception."""
-
-    def __init__(self, session: AsyncSession, question: Question[None]) -> None:
-        self._session = session
-        self._question = question
-
-    async def __aenter__(self) -> int:
-        with await self._session._asked(self._question) as asked:
-            self._question.result(asked.text)
-            self._descriptor = asked.descriptor()
-            self._connection = asked.take_connection()
-        return self._descriptor
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        os.close(self._descriptor)
-        with self._connection:
-            if kind is not None:
-                _connection.abandon(self._connection)
-                return
-            request = _wire.request(_wire.FILE_WRITTEN)
-            packet, received = await _loop.exchange(self._connection, request, (), _connection.QUESTION_SECONDS)
-            try:
-                text = _connection.json_of(packet, received)
-            finally:
-                _connection.close_all(received)
-            self._question.result(text)
-
-
-async def _within(seconds: float | None, work: Any) -> Any:
-    try:
-        return await asyncio.wait_for(work, seconds)
-    except asyncio.TimeoutError:
-        raise _connection.silent(seconds or 0) from None

@@ -6,24 +6,23 @@ import asyncio
 import errno
 import fcntl
 import os
-import signal
 import struct
 import termios
 import weakref
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
-from kennel import _calls, _connection, _wire
+from kennel import _connection, _wire
 from kennel._calls import Arguments, Environment, File
+from kennel._process import ProcessBase, Streams
 from kennel._wire import Argument
 from kennel.errors import SessionClosed
-from kennel.process import Streams, give_terminal
-from kennel.results import Completed, Outcome
+from kennel.results import Outcome
 
 if TYPE_CHECKING:
     from kennel.aio import AsyncSession
 
 
-class AsyncPopen:
+class AsyncPopen(ProcessBase):
     """A command that runs. `AsyncSession.popen` makes it.
 
     `stdin` is an `asyncio.StreamWriter`, `stdout` and `stderr` are `asyncio.StreamReader`, each if it is a pipe. With
@@ -34,18 +33,11 @@ class AsyncPopen:
     stdin: asyncio.StreamWriter | None = None
     stdout: asyncio.StreamReader | None = None
     stderr: asyncio.StreamReader | None = None
-    returncode: int | None = None
 
-    _connection: Any = None
-    _end: _wire.Ended | None = None
-    _report = b""
     _terminal: int | None = None
 
     def __init__(self, session: AsyncSession, args: Arguments, cwd: Argument | None) -> None:
-        self.args = args
-        self._cwd = cwd
-        self._session = session
-        self._creator = os.getpid()
+        super().__init__(session, args, cwd)
         self._loop = asyncio.get_running_loop()
         self._changed: asyncio.Future[None] = self._loop.create_future()
         self._error: Exception | None = None
@@ -68,27 +60,12 @@ class AsyncPopen:
         _timeout: float | None = None,
     ) -> AsyncPopen:
         """Starts the command. `limit` is that of the `StreamReader`s."""
-        await session._know_directory(cwd)
-        packet, long_call = session._packet(
-            args,
-            shell=shell,
-            cwd=cwd,
-            env=env,
-            timeout=_timeout,
-            wishes=_wire.WANTS_REPORT | _wire.UNMARKED,
-            terminal=terminal,
-        )
         self = cls(session, args, cwd)
-        streams = Streams(stdin, stdout, stderr, terminal is not None)
+        streams = await self._begin(stdin, stdout, stderr, shell=shell, env=env, terminal=terminal, timeout=_timeout)
         try:
-            with streams.given as given:
-                if long_call is not None:
-                    given.add_memfd(long_call)
-                self._connection = await session._open()
-                _connection.send(self._connection, packet, given.sent)
             self._loop.add_reader(self._connection.fileno(), _arrived, weakref.ref(self))
             if terminal is not None:
-                await self._take_terminal(streams)
+                await self._await_terminal(streams)
             await self._connect(streams.ours, limit)
         except BaseException:
             streams.close()
@@ -96,7 +73,7 @@ class AsyncPopen:
             raise
         return self
 
-    async def _take_terminal(self, streams: Streams) -> None:
+    async def _await_terminal(self, streams: Streams) -> None:
         while self._terminal is None:
             if self._end is not None or self._error is not None:
                 await self.wait()
@@ -147,21 +124,16 @@ class AsyncPopen:
             changed.set_result(None)
 
     def _take(self, packet: bytes, received: list[int]) -> None:
-        end = _wire.ended(packet)
-        if end is not None:
-            self._report = _calls.parts_of(end, received)[0]
-            self._end = end
-            self._disconnect(kill=False)
+        super()._take(packet, received)
+        if self._end is not None:
             try:
                 self._finish()
             except Exception:
                 # `wait` raises it again.
                 return
-        elif _wire.number_of(packet) == _wire.TERMINAL and received and self._terminal is None:
-            self._terminal = received.pop()
-            give_terminal(self._connection)
-        elif _wire.number_of(packet) != _wire.STOPPED:
-            raise _wire.malformed()
+
+    def _take_terminal(self, descriptor: int) -> None:
+        self._terminal = descriptor
 
     def _fail(self, error: Exception) -> None:
         self._error = error
@@ -170,21 +142,11 @@ class AsyncPopen:
     async def _change(self) -> None:
         await asyncio.shield(self._changed)
 
-    def _finish(self) -> int:
-        """Sets and returns the exit status, or raises the error of a command that did not start."""
-        assert self._end is not None
-        done = _calls.completed(
-            self.args, self._end, self._report, None, None, encoding=None, timeout=None, check=False, cwd=self._cwd
-        )
-        self.returncode = done.returncode
-        return done.returncode
-
     async def _wait(self) -> None:
         while self._end is None:
             if self._error is not None:
                 raise self._error
-            if self._connection is None:
-                raise SessionClosed("the command was closed")
+            self._connected()
             await self._change()
 
     async def wait(self) -> int:
@@ -197,10 +159,7 @@ class AsyncPopen:
         """How the command has ended. Only after `wait`."""
         if self._end is None:
             raise RuntimeError("the command runs: await wait() first")
-        message = self._end.message
-        if not self._report:
-            return Completed(self.args, self._finish(), message=message).outcome
-        return Outcome.parse(self._report, message.decode("utf-8", "replace").strip())
+        return self._outcome()
 
     # Streams and signals.
 
@@ -227,20 +186,6 @@ class AsyncPopen:
             pass
         self.stdin.close()
 
-    def send_signal(self, sig: int) -> None:
-        """Sends a signal to the command. It is no error if the command has ended."""
-        number = _calls.signal_number(sig)
-        if self._connection is not None:
-            _connection.send(self._connection, _wire.request(_wire.SIGNAL, number))
-
-    def terminate(self) -> None:
-        """Sends SIGTERM."""
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Sends SIGKILL."""
-        self.send_signal(signal.SIGKILL)
-
     def resize(self, rows: int, columns: int) -> None:
         """Changes the size of the terminal's window. The command gets SIGWINCH."""
         if self._terminal is None:
@@ -261,15 +206,9 @@ class AsyncPopen:
             self._terminal = None
 
     def _disconnect(self, kill: bool) -> None:
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        if not self._loop.is_closed():
-            self._loop.remove_reader(connection.fileno())
-        if kill and self._creator == os.getpid():
-            _connection.abandon(connection)
-        else:
-            connection.close()
+        if self._connection is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self._connection.fileno())
+        super()._disconnect(kill)
 
     async def __aenter__(self) -> AsyncPopen:
         return self
@@ -282,13 +221,6 @@ class AsyncPopen:
                 await self._wait()
         finally:
             self.close()
-
-    def __del__(self) -> None:
-        if self._connection is not None:
-            self._disconnect(kill=True)
-
-    def __repr__(self) -> str:
-        return f"<kennel.AsyncPopen {self.args!r} returncode={self.returncode}>"
 
 
 def _arrived(process: weakref.ref[AsyncPopen]) -> None:

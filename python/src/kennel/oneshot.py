@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from kennel._base import PolicyLike
 from kennel._calls import Arguments, Environment, File
+from kennel._session import PolicyLike
 from kennel._wire import Argument
 from kennel.aio import AsyncSession
 from kennel.results import Completed

@@ -6,17 +6,16 @@ import builtins
 import os
 import socket
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import TracebackType
 from typing import IO, Any
 
-from kennel import _calls, _connection, _files, _questions, _wire
-from kennel._base import PolicyLike, SessionBase
-from kennel._calls import DEVNULL, PIPE, Arguments, Environment, File
-from kennel._questions import Question, T
+from kennel import _blocking, _connection, _files, _questions
+from kennel._blocking import now
+from kennel._calls import Arguments, Environment, File
+from kennel._session import Collected, PolicyLike, SessionBase
 from kennel._wire import Argument
-from kennel.detached import Detached, Shell, start_detached
-from kennel.errors import FileError, SessionClosed
+from kennel.detached import Detached, Shell
 from kennel.policy import Policy
 from kennel.process import Popen
 from kennel.results import (
@@ -31,8 +30,6 @@ from kennel.results import (
     Stats,
 )
 
-_COLLECT = _wire.WANTS_REPORT | _wire.COLLECT
-
 
 class Session(SessionBase):
     """A sandbox for many commands.
@@ -44,6 +41,8 @@ class Session(SessionBase):
     ...     s.run(["sh", "-c", "echo $((6 * 7))"], text=True).stdout
     '42\\n'
     """
+
+    _io = _blocking
 
     def __init__(
         self,
@@ -69,12 +68,7 @@ class Session(SessionBase):
         No configuration of the user or the workspace is read.
         """
         chosen = Policy.of(policy, workspace=workspace, allow=allow, profile=profile, **policy_keys)
-        host = self._begin(chosen, name, idle)
-        try:
-            self._takes_commands(host.wait_until_taken(start_timeout))
-        except BaseException:
-            host.kill()
-            raise
+        now(self._start(chosen, name, start_timeout, idle))
 
     @classmethod
     def attach(cls, name: str) -> Session:
@@ -84,7 +78,7 @@ class Session(SessionBase):
         """
         session = cls.__new__(cls)
         session._attach(name)
-        session._open().close()
+        now(session._open()).close()
         return session
 
     def close(self) -> None:
@@ -127,16 +121,14 @@ class Session(SessionBase):
         ...     s.run("cat; exit 3", shell=True, input=b"abc")
         Completed(args='cat; exit 3', returncode=3, stdout=b'abc', stderr=b'')
         """
-        if input is not None and stdin is not None:
-            raise ValueError("stdin and input arguments may not both be used.")
-        if capture_output:
-            stdout = PIPE if stdout is None else stdout
-            stderr = PIPE if stderr is None else stderr
-        if not stdout == stderr == PIPE:
-            return self._run_with_pipes(
+        return now(
+            self._run(
                 args,
                 input=input,
-                encoding=_calls.encoding_of(text, encoding, errors),
+                capture_output=capture_output,
+                text=text,
+                encoding=encoding,
+                errors=errors,
                 timeout=timeout,
                 check=check,
                 env=env,
@@ -146,87 +138,15 @@ class Session(SessionBase):
                 stdout=stdout,
                 stderr=stderr,
             )
-        if self._needs_directory(cwd):
-            self._directory = self.describe().directory
-        packet, long_call = self._packet(args, shell=shell, cwd=cwd, env=env, timeout=timeout, wishes=_COLLECT)
-        decode = _calls.encoding_of(text, encoding, errors)
-        if input is None and stdin is None and long_call is None:
-            end, report, out, err = self._collect(packet, (), timeout)
-        else:
-            with _connection.Descriptors() as given:
-                given.add_stdin(None if input is None else _calls.encoded(input, decode), stdin)
-                if long_call is not None:
-                    given.add_memfd(long_call)
-                end, report, out, err = self._collect(packet, given.sent, timeout)
-        return _calls.completed(args, end, report, out, err, encoding=decode, timeout=timeout, check=check, cwd=cwd)
+        )
 
-    def _collect(
-        self, packet: bytes, descriptors: Sequence[int], timeout: float | None
-    ) -> tuple[_wire.Ended, bytes, bytes | None, bytes | None]:
-        """Runs a command whose output the session collects: one message, one answer."""
-        connection = self._open()
-        try:
-            if timeout is not None:
-                _connection.patience(connection, timeout + _connection.MARGIN_SECONDS)
-            _connection.send(connection, packet, descriptors)
-            while True:
-                answer, received = _connection.receive(connection)
-                try:
-                    end = _wire.ended(answer)
-                    if end is not None:
-                        parts = _calls.parts_of(end, received)
-                        break
-                    if _wire.number_of(answer) != _wire.STOPPED:
-                        raise _wire.malformed()
-                finally:
-                    _connection.close_all(received)
-        except BlockingIOError:
-            _connection.abandon(connection)
-            raise _connection.silent((timeout or 0) + _connection.MARGIN_SECONDS) from None
-        except SessionClosed as error:
-            _connection.abandon(connection)
-            raise self._gone(error) from None
-        except BaseException:
-            _connection.abandon(connection)
-            raise
-        connection.close()
-        return end, *parts
-
-    def _run_with_pipes(
-        self,
-        args: Arguments,
-        *,
-        input: bytes | str | None,  # noqa: A002
-        encoding: tuple[str, str] | None,
-        timeout: float | None,
-        check: bool,
-        cwd: Argument | None,
-        stdin: File,
-        stdout: File,
-        stderr: File,
-        **keywords: Any,
-    ) -> Completed[Any]:
-        """`run`, if streams are files of the caller."""
-        with _connection.Descriptors() as given:
-            given.add_stdin(None if input is None else _calls.encoded(input, encoding), stdin)
-            process = Popen(
-                self,
-                args,
-                stdin=given.sent[0] if given.sent else DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                cwd=cwd,
-                _timeout=timeout,
-                **keywords,
-            )
-        with process:
+    async def _communicate(self, late: float | None, args: Arguments, **keywords: Any) -> Collected:
+        with Popen(self, args, **keywords) as process:
             try:
-                late = None if timeout is None else timeout + _connection.MARGIN_SECONDS
                 out, err = process._communicate(late)
             except subprocess.TimeoutExpired:
-                raise _connection.silent((timeout or 0) + _connection.MARGIN_SECONDS) from None
-            end, report = process._end_with_report()
-        return _calls.completed(args, end, report, out, err, encoding=encoding, timeout=timeout, check=check, cwd=cwd)
+                raise _connection.silent(late or 0) from None
+            return process._ended(), process._report, out, err
 
     def popen(self, args: Arguments, **keywords: Any) -> Popen:
         """Starts a command and returns at once: see `kennel.Popen` for the keywords.
@@ -268,11 +188,11 @@ class Session(SessionBase):
         ...     c.wait().returncode, list(c.logs())
         (3, [('stdout', b'ready\\n')])
         """
-        return start_detached(self, args, log, shell=shell, env=env, cwd=cwd, timeout=timeout)
+        return Detached(self, *now(self._detach(args, log, shell=shell, env=env, cwd=cwd, timeout=timeout)))
 
     def detached(self) -> list[Detached]:
         """Commands that stay, and the last of those that have ended."""
-        return [Detached(self, info.id, info.program, info) for info in self._ask(_questions.detached())]
+        return [Detached(self, info.id, info.program, info) for info in now(self._ask(_questions.detached()))]
 
     # Files. Paths are those inside; relative ones start at the session's directory.
 
@@ -283,9 +203,7 @@ class Session(SessionBase):
         ...     s.write("notes.txt", b"one"); s.read("notes.txt"); s.remove("notes.txt")
         b'one'
         """
-        with self.open(path) as file:
-            data: bytes = file.read()
-            return data
+        return now(self._read(path))
 
     def read_text(self, path: Argument, encoding: str = "utf-8", errors: str = "strict") -> str:
         """The contents of a file as text."""
@@ -293,8 +211,7 @@ class Session(SessionBase):
 
     def write(self, path: Argument, data: bytes | bytearray | memoryview, mode: int | None = None) -> None:
         """Writes a file: whole, or not at all. `mode` is that of a new file."""
-        with _files.Writer(*self._written(path, mode), patience=_connection.QUESTION_SECONDS) as file:
-            file.write(data)
+        now(self._write(path, data, mode))
 
     def write_text(
         self, path: Argument, text: str, encoding: str = "utf-8", errors: str = "strict", mode: int | None = None
@@ -309,28 +226,25 @@ class Session(SessionBase):
         """
         if mode == "rb":
             question = _questions.read(path)
-            with self._asked(question) as asked:
+            with now(self._asked(question)) as asked:
                 question.result(asked.text)
                 return open(asked.descriptor(), "rb")
         if mode == "wb":
-            return _files.Writer(*self._written(path, None), patience=_connection.QUESTION_SECONDS)
+            writing = _files.Writing(self, path, None)
+            return _files.Writer(now(writing.open()), writing)
         raise ValueError(f"mode {mode!r}: use 'rb' or 'wb', or read_text and write_text")
 
     def list(self, path: Argument = ".") -> list[Entry]:
         """The entries of a directory, sorted by name."""
-        return self._ask(_questions.entries(path))
+        return now(self._ask(_questions.entries(path)))
 
     def stat(self, path: Argument) -> Stat:
         """What is at a path. A link is not followed."""
-        return self._ask(_questions.stat(path))
+        return now(self._ask(_questions.stat(path)))
 
     def exists(self, path: Argument) -> bool:
         """Whether something is at a path, as far as commands see."""
-        try:
-            self.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
+        return now(self._exists(path))
 
     def mkdir(self, path: Argument, parents: bool = False, exist_ok: bool = False) -> None:
         """Makes a directory, as `pathlib.Path.mkdir` does.
@@ -339,117 +253,58 @@ class Session(SessionBase):
         ...     s.mkdir("a/b", parents=True); s.exists("a/b"); s.remove("a/b"); s.remove("a")
         True
         """
-        try:
-            self._ask(_questions.mkdir(path))
-        except FileNotFoundError:
-            above = _files.above(path)
-            if not parents or not above:
-                raise
-            self.mkdir(above, parents=True, exist_ok=True)
-            self.mkdir(path, exist_ok=exist_ok)
-        except FileError:
-            # A read-only place gives another errno for a directory that exists.
-            if not exist_ok or not self._is_directory(path):
-                raise
-
-    def _is_directory(self, path: Argument) -> bool:
-        try:
-            return self.stat(path).is_dir
-        except FileError:
-            return False
+        now(self._mkdir(path, parents, exist_ok))
 
     def remove(self, path: Argument) -> None:
         """Removes a file, a link or an empty directory."""
-        self._ask(_questions.remove(path))
+        now(self._ask(_questions.remove(path)))
 
     def copy_in(self, host: str | os.PathLike[str], path: Argument) -> None:
         """Copies a file of the host into the session, with its permissions."""
-        with open(host, "rb") as source:
-            mode = os.fstat(source.fileno()).st_mode & 0o777
-            with _files.Writer(*self._written(path, mode), patience=_connection.QUESTION_SECONDS) as target:
-                _files.copy(source.fileno(), target.fileno())
+        now(self._copy_in(host, path))
 
     def copy_out(self, path: Argument, host: str | os.PathLike[str]) -> None:
         """Copies a file of the session to the host. It replaces what is at `host`, also a link, once it is complete."""
-        question = _questions.read(path)
-        with self._asked(question) as asked:
-            mode = question.result(asked.text).mode & 0o777
-            with _files.replaced(host, mode) as target:
-                _files.copy(asked.received[0], target)
+        now(self._copy_out(path, host))
 
     # The session.
 
     def changes(self) -> builtins.list[Change]:
         """What commands changed in the overlay of the session."""
-        return self._ask(_questions.changes())
+        return now(self._ask(_questions.changes()))
 
     def commit(self, paths: Iterable[Argument] = (), overwrite: bool = False) -> Committed:
         """Applies changes of the overlay to the workspace: all of them, or those at and below `paths`.
 
         Where somebody else has changed the workspace meanwhile, a change is refused unless `overwrite` is true.
         """
-        return self._ask(_questions.commit(paths, overwrite))
+        return now(self._ask(_questions.commit(paths, overwrite)))
 
     def discard(self) -> None:
         """Drops the changes of the overlay. The session ends with them."""
-        self._ask(_questions.discard())
+        now(self._ask(_questions.discard()))
         self.close()
 
     def stats(self) -> Stats:
         """Numbers: commands that run, commands that have ended."""
-        return self._ask(_questions.stats())
+        return now(self._ask(_questions.stats()))
 
     def processes(self) -> builtins.list[Process]:
         """The processes of the session's commands."""
-        return self._ask(_questions.processes())
+        return now(self._ask(_questions.processes()))
 
     def describe(self) -> Description:
         """What the session was prepared with."""
-        return self._ask(_questions.describe())
+        return now(self._ask(_questions.describe()))
 
     def publish(self, port: str | int) -> Published:
         """Lets programs outside connect to a port inside: `[ADDR:]PORT[:INSIDE]`. Port 0 is one that is free."""
-        return self._ask(_questions.publish(port))
+        return now(self._ask(_questions.publish(port)))
 
     def published(self) -> builtins.list[Published]:
         """The published ports."""
-        return self._ask(_questions.published())
+        return now(self._ask(_questions.published()))
 
     def connect(self, port: int) -> socket.socket:
         """A TCP connection to a port of the session's own loopback, for this process alone."""
-        question = _questions.connect(port)
-        with self._asked(question) as asked:
-            question.result(asked.text)
-            return socket.socket(fileno=asked.descriptor())
-
-    # Requests.
-
-    def _open(self) -> socket.socket:
-        self._check_open()
-        try:
-            return _connection.open_socket(self.socket_path)
-        except SessionClosed as error:
-            raise self._gone(error) from None
-
-    def _asked(self, question: Question[Any]) -> _connection.Asked:
-        """The answer to a question, with its connection."""
-        packet, long_text = question.packet()
-        connection = self._open()
-        try:
-            return _connection.ask(connection, packet, long_text)
-        except SessionClosed as error:
-            connection.close()
-            raise self._gone(error) from None
-        except BaseException:
-            connection.close()
-            raise
-
-    def _ask(self, question: Question[T]) -> T:
-        with self._asked(question) as asked:
-            return question.result(asked.text)
-
-    def _written(self, path: Argument, mode: int | None) -> tuple[int, socket.socket, Question[None]]:
-        question = _questions.write(path, mode)
-        with self._asked(question) as asked:
-            question.result(asked.text)
-            return asked.descriptor(), asked.take_connection(), question
+        return now(self._connect(port))
