@@ -119,7 +119,7 @@ impl Bench {
         let mut command = session.command(&self.myself);
         command.args(["client", "proxy", &self.server.to_string(), &count.to_string()]);
         let output = self.runtime.block_on(command.output()).expect("the client");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(output.outcome.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         numbers(&output.stdout)
     }
 

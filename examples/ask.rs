@@ -28,7 +28,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Standard input belongs to the person who answers.
     let output = sandbox.command(program).args(words).stdin(kennel::Stdio::null()).output().await?;
     print!("{}", String::from_utf8_lossy(&output.stdout));
-    for denial in &output.denials {
+    for denial in &output.outcome.denials {
         println!("refused: {}: {}", denial.subject, denial.reason);
     }
     Ok(())

@@ -22,12 +22,12 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     print!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     println!(
         "status {:?}, {} ms of processor time, enforced: {:?}",
-        output.status.code(),
-        (output.usage.user_us + output.usage.system_us) / 1000,
-        output.enforcement.level()
+        output.outcome.status.code(),
+        (output.outcome.usage.user_us + output.outcome.usage.system_us) / 1000,
+        output.outcome.enforcement.level()
     );
-    for denial in &output.denials {
+    for denial in &output.outcome.denials {
         println!("refused: {}: {}", denial.subject, denial.reason);
     }
-    Ok(if output.status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if output.outcome.status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut words = env::args().skip(1);
     let program = words.next().unwrap_or_else(|| "true".to_owned());
     let output = session.command(program).args(words).output().await?;
-    println!("status {:?}", output.status.code());
+    println!("status {:?}", output.outcome.status.code());
     let changes = session.changes().await?;
     for change in &changes {
         println!("{:?} {}", change.kind, change.path.display());

@@ -12,7 +12,7 @@
 //! let policy = Policy::profile(Profile::RepoWrite, "/home/me/repo");
 //! let session = Session::prepare(&policy).await?;
 //! let out = session.command("cargo").args(["test"]).output().await?;
-//! println!("{} {:?}", out.status, out.enforcement.level());
+//! println!("{} {:?}", out.outcome.status, out.outcome.enforcement.level());
 //! # Ok(())
 //! # }
 //! ```
@@ -97,10 +97,11 @@ pub mod files {
     pub use crate::session::confine::{OpenHow, PathEscape, confine_path, open_beneath};
     pub use crate::session::files::stream::{FileEntry, FileInfo, FileReader, FileWriter};
     pub use crate::sys::inode::FileKind;
+    pub use crate::sys::mode::Mode;
 }
 
 pub use command::Command;
-pub use command::child::Child;
+pub use command::child::{Child, Stops};
 pub use command::detached::ring::LogPiece;
 pub use command::detached::{Detached, LogReader};
 pub use command::output::ChildOutput;
@@ -131,3 +132,4 @@ pub use session::shell::{Shell, ShellOutput, Snippet};
 pub use session::stats::Stats;
 pub use session::{Session, SessionBuilder};
 pub use sys::secret::Secret;
+pub use sys::signal::{Signal, UnknownSignal};

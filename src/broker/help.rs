@@ -101,7 +101,6 @@ fn find(program: &Path, caller: &Caller) -> Result<Resolved, SpawnError> {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
-#[non_exhaustive]
 pub struct Unavailable {
     /// What is missing, in one line.
     pub reason: String,

@@ -50,7 +50,7 @@ use crate::report::outcome::Output;
 /// let policy = SpawnPolicy::new(Manifest::load("gh.toml".as_ref())?);
 /// let envelope = policy.operation("issue_create", &[("title", "It works")])?;
 /// let output = policy.spawn(&envelope, resolver).await?;
-/// println!("{:?} {}", output.status, String::from_utf8_lossy(&output.stdout));
+/// println!("{:?} {}", output.outcome.status, String::from_utf8_lossy(&output.stdout));
 /// # Ok(())
 /// # }
 /// ```

@@ -342,7 +342,7 @@ pub async fn wrap_command(
 /// # async fn main() -> Result<(), kennel::Error> {
 /// let limits = RunLimits { timeout: Some(Duration::from_millis(50)), ..RunLimits::default() };
 /// let (output, _) = kennel::capabilities::run_command("sleep", ["60"], "/", &Capabilities::default(), &limits).await?;
-/// assert_eq!(output.exit_code(), 124);
+/// assert_eq!(output.outcome.exit_code(), 124);
 /// # Ok(())
 /// # }
 /// ```

@@ -7,7 +7,6 @@ use std::pin::pin;
 use std::process::ExitStatus;
 
 use kennel_helper::control::Report;
-use nix::errno::Errno;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -21,6 +20,7 @@ use crate::launch::inside::CommandKey;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output, Usage};
 use crate::report::published::PublishedPort;
+use crate::sys::signal::Signal;
 
 /// A running command. Dropping it kills the command and every process that it started, unless
 /// [`kill_on_drop`](crate::command::Command::kill_on_drop) is off.
@@ -36,12 +36,10 @@ pub struct Child {
     /// The terminal, if the caller asked for one and the command has started. It ends when no process has it
     /// open any more. Where commands share processes, another command may hold it.
     pub terminal: Option<Terminal>,
-    /// The signals that stop the command, if it has a terminal: SIGTTIN or SIGTTOU if it needs the terminal
-    /// and does not [have it](Self::foreground), SIGTSTP after ^Z. They arrive while [`wait`](Self::wait)
-    /// waits. The next one comes only after a call of [`signal`](Self::signal) or `foreground`.
-    pub stops: Option<UnboundedReceiver<i32>>,
+    /// The signals that stop the command, until somebody takes them.
+    stops: Option<UnboundedReceiver<Signal>>,
     /// The other end of `stops`.
-    stopped: UnboundedSender<i32>,
+    stopped: UnboundedSender<Signal>,
     kill_on_drop: bool,
     running: Option<Running>,
     /// The outcome, once it is known.
@@ -179,16 +177,22 @@ impl Child {
         self.running.as_ref().map(Running::published).unwrap_or_default()
     }
 
+    /// The signals that stop the command, if it has a terminal: SIGTTIN or SIGTTOU if it needs the terminal
+    /// and does not [have it](Self::foreground), SIGTSTP after ^Z. They arrive while [`wait`](Self::wait)
+    /// waits. The next one comes only after a call of [`signal`](Self::signal) or `foreground`.
+    ///
+    /// The first call takes them. Those of later calls have ended.
+    pub fn stops(&mut self) -> Stops {
+        Stops { signals: self.stops.take() }
+    }
+
     /// Sends a signal to the process group of the command. SIGSTOP and SIGCONT reach every process of the
     /// sandbox.
     ///
     /// # Errors
-    /// `EINVAL` if the number is not a signal; errors of send(2). It is not an error that the command has
-    /// ended.
-    pub fn signal(&self, number: i32) -> io::Result<()> {
-        let is_signal = |number: &u32| *number <= libc::SIGRTMAX().cast_unsigned();
-        let number = u32::try_from(number).ok().filter(is_signal).ok_or(Errno::EINVAL)?;
-        self.running.as_ref().map_or(Ok(()), |running| running.signal(number))
+    /// Errors of send(2). It is not an error that the command has ended.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        self.running.as_ref().map_or(Ok(()), |running| running.signal(signal.unsigned()))
     }
 
     /// Gives the terminal to the command, or takes it away: tcsetpgrp(3). A command without the terminal can
@@ -237,7 +241,9 @@ impl Child {
             }
             Arrival::Report(Report::Stopped { signal }) => {
                 // The caller may have dropped the other end.
-                let _ = self.stopped.send(signal.cast_signed());
+                if let Some(signal) = Signal::new(signal.cast_signed()) {
+                    let _ = self.stopped.send(signal);
+                }
                 return Ok(None);
             }
             Arrival::Report(Report::Ended {
@@ -320,5 +326,18 @@ impl Drop for Child {
                 }
             });
         }
+    }
+}
+
+/// The signals that stop a command with a terminal: [`Child::stops`].
+#[derive(Debug)]
+pub struct Stops {
+    signals: Option<UnboundedReceiver<Signal>>,
+}
+
+impl Stops {
+    /// Waits for the next one; `None` if none can come any more. Dropping the future loses none.
+    pub async fn next(&mut self) -> Option<Signal> {
+        self.signals.as_mut()?.recv().await
     }
 }

@@ -8,11 +8,10 @@ pub(crate) mod ring;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
-use std::{fmt, io};
 
-use nix::errno::Errno;
 use tokio::sync::{mpsc, watch};
 
 use crate::command::detached::ring::{LogPiece, Ring};
@@ -21,6 +20,7 @@ use crate::report::error::Error;
 use crate::report::failure;
 use crate::report::outcome::Outcome;
 use crate::sys::locked;
+use crate::sys::signal::Signal;
 
 /// How many ended commands a session remembers.
 const REMEMBERED: usize = 64;
@@ -46,7 +46,7 @@ const REMEMBERED: usize = 64;
 ///         _ => {}
 ///     }
 /// }
-/// server.signal(15)?;
+/// server.signal(Signal::TERM);
 /// println!("{}", server.wait().await?.status);
 /// # Ok(())
 /// # }
@@ -83,7 +83,7 @@ enum End {
 }
 
 enum Order {
-    Signal(i32),
+    Signal(Signal),
     Kill,
 }
 
@@ -138,17 +138,10 @@ impl Detached {
     }
 
     /// Sends a signal to its process group, as [`Child::signal`](crate::command::child::Child::signal) does.
-    /// It is no error that it has ended.
-    ///
-    /// # Errors
-    /// `EINVAL` if the number is not a signal.
-    pub fn signal(&self, number: i32) -> io::Result<()> {
-        if !(0..=libc::SIGRTMAX()).contains(&number) {
-            return Err(Errno::EINVAL.into());
-        }
+    /// Once it has ended, this does nothing.
+    pub fn signal(&self, signal: Signal) {
         // The other end is gone once the command has ended.
-        let _ = self.state.orders.send(Order::Signal(number));
-        Ok(())
+        let _ = self.state.orders.send(Order::Signal(signal));
     }
 
     /// Kills every process of it and waits until they are gone.

@@ -16,13 +16,14 @@ use crate::overlay::compare::is_whiteout;
 use crate::overlay::tree::ReadableTree;
 use crate::report::failure;
 use crate::sys::inode::{FileKind, kind};
+use crate::sys::mode::Mode;
 
 /// One side of a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Side {
     /// The permission bits, with set-user-ID, set-group-ID and sticky. 0 if nothing is there.
-    pub mode: u32,
+    pub mode: Mode,
     /// What is there.
     pub contents: Contents,
 }
@@ -71,7 +72,7 @@ impl Side {
             FileKind::Directory => Contents::Directory,
             FileKind::Other => Contents::Other,
         };
-        Ok(Self { mode: stat.st_mode & 0o7777, contents })
+        Ok(Self { mode: Mode::new(stat.st_mode), contents })
     }
 }
 

@@ -93,7 +93,7 @@ impl Policy {
     ///
     /// let sandbox = Sandbox::new(&Policy::default().explain(true))?;
     /// let output = sandbox.command("touch").arg("/etc/motd").output().await?;
-    /// for denial in &output.denials {
+    /// for denial in &output.outcome.denials {
     ///     println!("{}: {} ({:?})", denial.protection, denial.subject, denial.basis);
     /// }
     /// # Ok(())

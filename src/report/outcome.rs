@@ -1,6 +1,5 @@
 //! The outcome of a command: how it ended, what it used, what was refused. Plain data.
 
-use std::ops::Deref;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -271,12 +270,4 @@ pub struct Output {
     pub stdout: Vec<u8>,
     /// What it wrote to stderr, likewise.
     pub stderr: Vec<u8>,
-}
-
-impl Deref for Output {
-    type Target = Outcome;
-
-    fn deref(&self) -> &Outcome {
-        &self.outcome
-    }
 }

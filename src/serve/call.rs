@@ -22,6 +22,7 @@ use crate::serve::question::{AboutDetached, Question, content, json_of};
 use crate::session::Session;
 use crate::sys::closing::HeldFd;
 use crate::sys::packet::Packet;
+use crate::sys::signal::Signal;
 
 /// How much of each stream is collected if the policy has no cap, in bytes: commands must not fill the memory
 /// of this process.
@@ -98,7 +99,7 @@ impl Request {
                 Some(Self::About(id, AboutDetached::Logs { follows: follow != 0, lines }))
             }
             Ask::Kill { id, signal } => {
-                Some(Self::About(id, AboutDetached::Kill { signal: signal_number(signal)? }))
+                Some(Self::About(id, AboutDetached::Kill { signal: Signal::received(signal)? }))
             }
             Ask::Wait { id, report } => Some(Self::About(
                 id,
@@ -154,11 +155,6 @@ fn in_memfd(mut descriptors: Vec<HeldFd>, length: u32) -> Option<(Box<Call>, Str
     let call = Call::read(&content(descriptors.pop()?, length)?)?;
     let streams = Streams::of(&call, descriptors)?;
     Some((call, streams))
-}
-
-/// The number of a signal; `None` if there is none with this number.
-pub(crate) fn signal_number(number: u32) -> Option<i32> {
-    i32::try_from(number).ok().filter(|number| (1..=64).contains(number))
 }
 
 impl Call {
@@ -283,7 +279,7 @@ pub(crate) enum ClientEnvironment {
 
 /// What a client may ask for while its command starts, runs or ends.
 pub(crate) enum Order {
-    Signal(i32),
+    Signal(Signal),
     /// Whether the command has its terminal.
     Foreground(bool),
 }
@@ -291,13 +287,13 @@ pub(crate) enum Order {
 /// The order that a packet carries; `None` for any other packet.
 pub(crate) fn order(packet: &Packet) -> Option<Order> {
     match Ask::take(&mut Cursor::new(&packet.bytes))? {
-        Ask::Signal { number } => signal_number(number).map(Order::Signal),
+        Ask::Signal { number } => Signal::received(number).map(Order::Signal),
         Ask::Foreground { has } => Some(Order::Foreground(has != 0)),
         _ => None,
     }
 }
 
 /// Whether a signal's purpose is to end the process.
-pub(crate) fn is_ending(number: i32) -> bool {
-    matches!(number, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGTERM)
+pub(crate) fn is_ending(signal: Signal) -> bool {
+    matches!(signal, Signal::HUP | Signal::INT | Signal::QUIT | Signal::TERM)
 }

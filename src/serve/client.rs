@@ -37,6 +37,7 @@ use crate::session::stats::Stats;
 use crate::sys::closing::HeldFd;
 use crate::sys::packet;
 use crate::sys::packet::{Packet, address, packet_socket};
+use crate::sys::signal::Signal;
 
 /// How long a session may take to accept a connection or to answer, in seconds.
 const TIMEOUT: i64 = 5;
@@ -88,7 +89,7 @@ pub enum Event {
     Terminal(OwnedFd),
     /// This signal stopped the command, which has a terminal; see
     /// [`Child::stops`](crate::command::child::Child::stops).
-    Stopped(i32),
+    Stopped(Signal),
     /// The command stays, and has this number; see [`Client::start_detached`].
     Detached(u32),
     /// What a detached command wrote, with the number of the stream: 1 or 2.
@@ -101,7 +102,7 @@ pub enum Event {
         /// nothing ran.
         code: u8,
         /// The signal that ended the command, if `code` stands for one.
-        signal: Option<i32>,
+        signal: Option<Signal>,
         /// Lines to print on stderr.
         message: Vec<u8>,
         /// The report as JSON, if requested.
@@ -312,8 +313,8 @@ impl Client {
     ///
     /// # Errors
     /// Errors of send(2).
-    pub fn signal(&self, number: i32) -> Result<(), Error> {
-        ignore_disconnect(self.ask(&Ask::Signal { number: number.unsigned_abs() }, &[]))
+    pub fn signal(&self, signal: Signal) -> Result<(), Error> {
+        ignore_disconnect(self.ask(&Ask::Signal { number: signal.unsigned() }, &[]))
     }
 
     /// Gives the terminal to the command, or takes it away; see
@@ -339,7 +340,11 @@ impl Client {
         let descriptor = packet.descriptors.into_iter().next().map(HeldFd::into_own);
         match (Answer::take(&mut Cursor::new(&packet.bytes)), descriptor) {
             (Some(Answer::Terminal {}), Some(master)) => Ok(Event::Terminal(master)),
-            (Some(Answer::Stopped { signal }), _) => Ok(Event::Stopped(signal.cast_signed())),
+            (Some(Answer::Stopped { signal }), _) => {
+                let signal =
+                    Signal::received(signal).ok_or_else(|| self.failed(io::ErrorKind::InvalidData))?;
+                Ok(Event::Stopped(signal))
+            }
             (Some(Answer::Detached { id }), _) => Ok(Event::Detached(id)),
             (Some(Answer::Output { stream, bytes }), _) => {
                 Ok(Event::Output(if stream == 2 { 2 } else { 1 }, bytes.to_owned()))
@@ -352,7 +357,7 @@ impl Client {
                     .transpose();
                 Ok(Event::Ended {
                     code: u8::try_from(code).unwrap_or(255),
-                    signal: i32::try_from(signal).ok().filter(|&number| number > 0),
+                    signal: Signal::received(signal),
                     message: message.to_owned(),
                     report: report.map_err(|error| self.failed(error))?,
                 })

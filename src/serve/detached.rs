@@ -19,6 +19,7 @@ use crate::serve::question::{AboutDetached, SentDetached, SentState};
 use crate::session::Session;
 use crate::sys::closing::HeldFd;
 use crate::sys::path_text::PathText;
+use crate::sys::signal::Signal;
 
 /// The longest name of a program in a list, in bytes. Of a longer one, the list has the first part.
 const LONGEST_PROGRAM: usize = 4096;
@@ -106,11 +107,11 @@ async fn logs(connection: &Connection, command: &Detached, mut reader: LogReader
     }
 }
 
-fn kill(connection: &Connection, command: &Detached, signal: i32) {
-    let message = match (command.try_wait(), command.signal(signal)) {
-        (Some(_), _) => format!("kennel: command {}: it has ended\n", command.id()),
-        (None, Err(error)) => return connection.refuse(&error.to_string()),
-        (None, Ok(())) => String::new(),
+fn kill(connection: &Connection, command: &Detached, signal: Signal) {
+    command.signal(signal);
+    let message = match command.try_wait() {
+        Some(_) => format!("kennel: command {}: it has ended\n", command.id()),
+        None => String::new(),
     };
     connection.answer(&Answer::Ended { code: 0, signal: 0, report: 0, message: message.as_bytes() }, None);
 }

@@ -18,8 +18,10 @@ use crate::report::remedy::Remedy;
 use crate::session::files::stream::{FileEntry, FileInfo};
 use crate::sys::closing::HeldFd;
 use crate::sys::inode::FileKind;
+use crate::sys::mode::Mode;
 use crate::sys::packet;
 use crate::sys::path_text::PathText;
+use crate::sys::signal::Signal;
 
 /// What a client asks about a command that stays.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +32,7 @@ pub(crate) enum AboutDetached {
         lines: Option<u64>,
     },
     Kill {
-        signal: i32,
+        signal: Signal,
     },
     Wait {
         wants_report: bool,
@@ -300,7 +302,7 @@ impl From<FileInfo> for SentInfo {
             Ok(since) => nanoseconds(since),
             Err(before) => -nanoseconds(before.duration()),
         };
-        Self { kind, size, mode, modified_ns }
+        Self { kind, size, mode: mode.bits(), modified_ns }
     }
 }
 
@@ -309,7 +311,7 @@ impl From<SentInfo> for FileInfo {
         let span = Duration::from_nanos(modified_ns.unsigned_abs());
         let modified =
             if modified_ns < 0 { UNIX_EPOCH.checked_sub(span) } else { UNIX_EPOCH.checked_add(span) };
-        Self { kind, size, mode, modified: modified.unwrap_or(SystemTime::UNIX_EPOCH) }
+        Self { kind, size, mode: Mode::new(mode), modified: modified.unwrap_or(SystemTime::UNIX_EPOCH) }
     }
 }
 

@@ -9,12 +9,12 @@ use std::pin::pin;
 use std::time::Duration;
 
 use kennel_helper::client_wire::Answer;
-use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::sync::mpsc;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use crate::command::Command;
-use crate::command::child::Child;
+use crate::command::child::{Child, Stops};
 use crate::command::outlet::Outlets;
 use crate::command::output::{ChildOutput, CollectedOutput};
 use crate::command::stdio::DefaultStdio;
@@ -33,6 +33,7 @@ use crate::serve::{answering, detached, shell};
 use crate::session::Session;
 use crate::sys::closing::HeldFd;
 use crate::sys::inode::is_one_file;
+use crate::sys::signal::Signal;
 
 /// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -166,8 +167,8 @@ async fn run_to_end(
     let mut result =
         follow(connection, &mut child, &mut CollectedOutput::new(None, None), &mut passed).await?;
     if let Ok(outcome) = &mut result {
-        let was_passed = |number| is_ending(number) && passed.contains(&number);
-        let is_ended = outcome.status.signal().is_some_and(was_passed);
+        let was_passed = |signal| is_ending(signal) && passed.contains(&signal);
+        let is_ended = outcome.status.signal().and_then(Signal::new).is_some_and(was_passed);
         copying.finish(outcome, output_unwanted(connection, is_ended)).await;
     }
     Some(result)
@@ -258,7 +259,7 @@ async fn output_unwanted(connection: &Connection, is_ended: bool) {
 async fn start(
     connection: &Connection,
     spawn: impl Future<Output = Result<Child, Error>>,
-) -> Option<Result<(Child, Vec<i32>), Error>> {
+) -> Option<Result<(Child, Vec<Signal>), Error>> {
     let mut early = Vec::new();
     let mut spawn = pin!(spawn);
     let child = loop {
@@ -276,15 +277,15 @@ async fn start(
         yield_now().await;
     };
     if let Ok(child) = &child {
-        early.iter().for_each(|&number| pass_on(child, number));
+        early.iter().for_each(|&signal| pass_on(child, signal));
     }
     Some(child.map(|child| (child, early)))
 }
 
 /// Notes a signal once, like a pending signal.
-fn note(numbers: &mut Vec<i32>, number: i32) {
-    if !numbers.contains(&number) {
-        numbers.push(number);
+fn note(signals: &mut Vec<Signal>, signal: Signal) {
+    if !signals.contains(&signal) {
+        signals.push(signal);
     }
 }
 
@@ -294,9 +295,9 @@ async fn follow(
     connection: &Connection,
     child: &mut Child,
     output: &mut CollectedOutput,
-    passed: &mut Vec<i32>,
+    passed: &mut Vec<Signal>,
 ) -> Option<Result<Outcome, Error>> {
-    let mut stops = child.stops.take();
+    let mut stops = child.stops();
     loop {
         let packet = tokio::select! {
             biased;
@@ -308,7 +309,7 @@ async fn follow(
                 continue;
             }
             signal = next_stop(&mut stops) => {
-                connection.answer(&Answer::Stopped { signal: signal.unsigned_abs() }, None);
+                connection.answer(&Answer::Stopped { signal: signal.unsigned() }, None);
                 continue;
             }
             packet = connection.next() => packet?,
@@ -329,19 +330,16 @@ async fn follow(
 }
 
 /// The next signal that stops the command.
-async fn next_stop(stops: &mut Option<UnboundedReceiver<i32>>) -> i32 {
-    match stops {
-        Some(stops) => match stops.recv().await {
-            Some(number) => number,
-            None => pending().await,
-        },
+async fn next_stop(stops: &mut Stops) -> Signal {
+    match stops.next().await {
+        Some(signal) => signal,
         None => pending().await,
     }
 }
 
 /// Sends a signal to the command. It is no error if the command has ended.
-fn pass_on(child: &Child, number: i32) {
-    if let Err(error) = child.signal(number) {
-        tracing::debug!(%error, number, "could not send a signal to the command");
+fn pass_on(child: &Child, signal: Signal) {
+    if let Err(error) = child.signal(signal) {
+        tracing::debug!(%error, %signal, "could not send a signal to the command");
     }
 }

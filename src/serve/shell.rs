@@ -17,13 +17,14 @@ use crate::serve::call::{Call, MOST_COLLECTED, Order, Streams, is_ending, order}
 use crate::serve::connection::{Connection, End, NextStep, Wishes};
 use crate::session::Session;
 use crate::session::shell::{ShellOutput, Snippet};
+use crate::sys::signal::Signal;
 
 /// How a snippet went.
 struct Ran {
     /// `None` if it was stopped before its turn.
     result: Result<Option<ShellOutput>, Error>,
     /// The first signal of the client that ends commands.
-    signal: Option<i32>,
+    signal: Option<Signal>,
 }
 
 /// Runs the snippet and tells the client how it ended.
@@ -51,18 +52,19 @@ pub(crate) async fn run(
     let Some(Ran { result, signal }) = follow(connection, snippet, streams).await else {
         return NextStep::Nothing;
     };
-    let by_signal = signal.and_then(|number| Some((u8::try_from(128 + number).ok()?, Some(number))));
+    let by_signal = signal.map(Signal::number);
+    let by_signal = by_signal.and_then(|number| Some((u8::try_from(128 + number).ok()?, Some(number))));
     match result {
         Ok(Some(output)) => {
             let mut lines = Vec::new();
-            let mut end = (output.exit_code(), None);
-            match by_signal.filter(|_| output.ended == Ended::Killed) {
+            let mut end = (output.outcome.exit_code(), None);
+            match by_signal.filter(|_| output.outcome.ended == Ended::Killed) {
                 Some(killed) => end = killed,
-                None => lines.extend(output.sentences(Scope::Session)),
+                None => lines.extend(output.outcome.sentences(Scope::Session)),
             }
             lines.extend(words(&name, &output));
             if is_quiet {
-                lines = output.lost().collect();
+                lines = output.outcome.lost().collect();
             }
             let report = wants_report.then(|| report(&output));
             let report = if collects { report.map(Report::with_weaker_enforcement) } else { report };
@@ -112,10 +114,10 @@ async fn follow(connection: &Connection, snippet: Snippet, streams: Streams) -> 
             result = &mut ran => return Some(Ran { result, signal }),
             packet = connection.next() => packet?,
         };
-        if let Order::Signal(number) = order(&packet)?
-            && is_ending(number)
+        if let Order::Signal(given) = order(&packet)?
+            && is_ending(given)
         {
-            signal.get_or_insert(number);
+            signal.get_or_insert(given);
             drop(stop.take());
             hurry.notify_one();
         }
@@ -142,5 +144,5 @@ fn words(name: &str, output: &ShellOutput) -> Vec<Remedy> {
 fn report(output: &ShellOutput) -> Report {
     let directory = output.directory.as_ref().map(|path| path.display().to_string());
     let shell = ShellReport { origin: output.origin, has_ended: output.has_ended, directory };
-    Report { shell: Some(shell), ..Report::of_outcome(output) }
+    Report { shell: Some(shell), ..Report::of_outcome(&output.outcome) }
 }

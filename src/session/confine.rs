@@ -13,7 +13,7 @@ use std::{fs, io};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, ResolveFlag, open};
-use nix::sys::stat::{Mode, fstat};
+use nix::sys::stat::{self, fstat};
 
 use crate::policy::path::without_dots;
 use crate::report::failure;
@@ -21,6 +21,7 @@ use crate::report::failure::{Boundary, Class, Details, Failure, failure_of, show
 use crate::sys::dirfd;
 use crate::sys::dirfd::MOST_LINKS;
 use crate::sys::inode::{FileKind, kind};
+use crate::sys::mode::Mode;
 
 /// Why a path is refused. If the system refused it, the cause is in `source()`.
 #[derive(Debug, thiserror::Error)]
@@ -195,7 +196,7 @@ pub struct OpenHow {
     create: bool,
     create_new: bool,
     directory: bool,
-    mode: u32,
+    mode: Mode,
 }
 
 impl Default for OpenHow {
@@ -216,7 +217,7 @@ impl OpenHow {
             create: false,
             create_new: false,
             directory: false,
-            mode: 0o666,
+            mode: Mode::new(0o666),
         }
     }
 
@@ -271,7 +272,7 @@ impl OpenHow {
 
     /// Permission bits of a new file; the umask of this program applies. Default: 0666.
     #[must_use]
-    pub const fn mode(mut self, mode: u32) -> Self {
+    pub const fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
@@ -314,7 +315,7 @@ pub fn open_beneath(
 ) -> Result<File, PathEscape> {
     let (root, path) = (root.as_ref(), path.as_ref());
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let base = open(root, flags, Mode::empty())
+    let base = open(root, flags, stat::Mode::empty())
         .map_err(|errno| PathEscape::Root { root: root.to_owned(), source: errno.into() })?;
     let below = path.strip_prefix(root).unwrap_or(path);
     let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
@@ -329,7 +330,7 @@ fn open_resolved(base: &OwnedFd, path: &Path, how: OpenHow) -> io::Result<File> 
     let flags = how.flags()?;
     let mut open = nix::fcntl::OpenHow::new().flags(flags).resolve(resolve);
     if flags.contains(OFlag::O_CREAT) {
-        open = open.mode(Mode::from_bits_truncate(how.mode & 0o777));
+        open = open.mode(stat::Mode::from_bits_truncate(how.mode.bits() & 0o777));
     }
     check_kind(dirfd::open(base, path, open)?, how)
 }

@@ -68,7 +68,7 @@ const READY: usize = 2;
 /// let session = Session::prepare(&Policy::profile(Profile::RepoWrite, ".")).await?;
 /// for target in ["build", "test"] {
 ///     let out = session.command("make").arg(target).output().await?;
-///     println!("{target}: {}", out.status);
+///     println!("{target}: {}", out.outcome.status);
 /// }
 /// session.shutdown().await;
 /// # Ok(())

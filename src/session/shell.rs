@@ -6,7 +6,6 @@ pub(crate) mod keeper;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::future::{Future, pending};
-use std::ops::Deref;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
@@ -84,14 +83,6 @@ pub struct ShellOutput {
     /// Whether the shell has ended: the snippet left it by `exit` or `exec`, or the shell was killed. The
     /// next call starts a new one.
     pub has_ended: bool,
-}
-
-impl Deref for ShellOutput {
-    type Target = Outcome;
-
-    fn deref(&self) -> &Outcome {
-        &self.outcome
-    }
 }
 
 impl Shell {

@@ -9,11 +9,13 @@ pub(crate) mod file_system;
 pub(crate) mod inode;
 pub(crate) mod keyring;
 pub(crate) mod lexical;
+pub(crate) mod mode;
 pub(crate) mod packet;
 pub(crate) mod parent;
 pub(crate) mod path_text;
 pub(crate) mod reap;
 pub(crate) mod secret;
+pub(crate) mod signal;
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fs::File;

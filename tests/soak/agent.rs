@@ -77,7 +77,7 @@ type Result = (Option<i32>, String);
 async fn in_session(session: &Session, round: u32, script: &str) -> Result {
     let mut command = session.command("sh");
     let out = command.args(["-c", script]).env("ROUND", round.to_string()).output().await.expect("a command");
-    (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned())
+    (out.outcome.status.code(), String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
 fn without(workspace: &Path, round: u32, script: &str) -> Result {

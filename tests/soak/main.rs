@@ -138,7 +138,7 @@ async fn one(session: Session, number: u32) {
     };
     let out = session.command("sh").args(["-c", &script]).output().await.expect("a command");
     assert_eq!(String::from_utf8_lossy(&out.stdout), format!("{number}\n"));
-    assert!(out.status.success());
+    assert!(out.outcome.status.success());
 }
 
 fn sessions(runtime: &Runtime, count: u32) {

@@ -129,7 +129,7 @@ async fn follow(
 
 fn obey(child: &mut Child, order: &Order) {
     let obeyed = match order {
-        Order::Signal(number) => child.signal(*number),
+        Order::Signal(signal) => child.signal(*signal),
         Order::Kill => child.start_kill(),
     };
     if let Err(error) = obeyed {

@@ -13,6 +13,7 @@ use crate::serve::client::{Client, ignore_disconnect};
 use crate::serve::question::{Question, SentDetached, SentState};
 use crate::session::processes::SessionProcesses;
 use crate::sys::packet;
+use crate::sys::signal::Signal;
 
 /// A command that stays in a served session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +40,7 @@ pub enum DetachedState {
         /// Its exit status, as in [`Event::Ended`](crate::serve::client::Event).
         code: u8,
         /// The signal that ended it, if `code` stands for one.
-        signal: Option<i32>,
+        signal: Option<Signal>,
     },
     /// Its sandbox was killed from outside.
     Lost,
@@ -78,8 +79,8 @@ impl Client {
     ///
     /// # Errors
     /// Errors of send(2).
-    pub fn kill(&self, id: u32, signal: i32) -> Result<(), Error> {
-        ignore_disconnect(self.ask(&Ask::Kill { id, signal: signal.unsigned_abs() }, &[]))
+    pub fn kill(&self, id: u32, signal: Signal) -> Result<(), Error> {
+        ignore_disconnect(self.ask(&Ask::Kill { id, signal: signal.unsigned() }, &[]))
     }
 
     /// Waits for a detached command: [`next`](Self::next) returns `Ended` when it has ended, as for a command
@@ -128,7 +129,7 @@ impl From<SentDetached> for DetachedCommand {
                 SentState::Running => DetachedState::Running,
                 SentState::Ended => DetachedState::Ended {
                     code: u8::try_from(code).unwrap_or(255),
-                    signal: i32::try_from(signal).ok().filter(|&number| number > 0),
+                    signal: Signal::received(signal),
                 },
                 SentState::Lost => DetachedState::Lost,
             },

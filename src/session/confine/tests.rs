@@ -162,7 +162,7 @@ fn the_options_of_an_open_hold() {
     let append = OpenHow::new().append(true);
     open_beneath(&root, "new", &append).expect("open").write_all(b"2").expect("written");
     assert_eq!(read("sub/../new"), "12");
-    let create_new = OpenHow::new().write(true).create_new(true).mode(0o7600);
+    let create_new = OpenHow::new().write(true).create_new(true).mode(crate::files::Mode::new(0o7600));
     assert_eq!(errno(open_beneath(&root, "new", &create_new)), Some(libc::EEXIST));
     let file = open_beneath(&root, "newer", &create_new).expect("open");
     let mode = std::os::unix::fs::PermissionsExt::mode(&file.metadata().expect("there").permissions());

@@ -13,13 +13,14 @@ use std::{fmt, fs, io};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::resource::{Resource, getrlimit};
-use nix::sys::stat::{FileStat, Mode};
+use nix::sys::stat::FileStat;
 use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::report::error::Error;
 use crate::session::files::replace::{Kept, Replacement, TemporaryFile};
 use crate::sys::inode::{FileKind, kind};
+use crate::sys::mode::Mode;
 use crate::sys::{blocking, dirfd};
 
 /// A file of a session, open for reading; see [`Session::open_read`](crate::session::Session::open_read). It
@@ -180,7 +181,11 @@ impl HostWriter {
     pub(crate) fn begin(path: &Path, mode: u32) -> io::Result<Self> {
         let name = path.file_name().ok_or(Errno::EISDIR)?.to_owned();
         let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let parent = open(above, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+        let parent = open(
+            above,
+            OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+            nix::sys::stat::Mode::empty(),
+        )?;
         let is_file = fs::symlink_metadata(path).is_ok_and(|it| it.is_file());
         let before = is_file.then(|| Kept::of(&parent, &name)).transpose()?;
         // The temporary file must not be readable by more users than the file that it replaces.
@@ -212,7 +217,7 @@ pub struct FileInfo {
     /// Size in bytes.
     pub size: u64,
     /// Permission bits, as chmod(2) takes them.
-    pub mode: u32,
+    pub mode: Mode,
     /// When the contents last changed.
     pub modified: SystemTime,
 }
@@ -238,7 +243,7 @@ impl FileInfo {
         Self {
             kind: kind(stat),
             size: stat.st_size.unsigned_abs(),
-            mode: stat.st_mode & 0o7777,
+            mode: Mode::new(stat.st_mode),
             modified: whole.and_then(|whole| whole.checked_add(more)).unwrap_or(UNIX_EPOCH),
         }
     }

@@ -89,11 +89,11 @@ async fn stdin_is_the_envelope_s_or_nothing() {
 async fn each_stream_has_its_cap_and_the_program_no_epipe() {
     let home = Home::new("head -c 3000000 /dev/zero && head -c 300000 /dev/zero >&2 && echo done >&2");
     let output = home.spawn_policy("").spawn(&tool(&[]), &NoCredentials).await.unwrap();
-    assert!(output.status.success() && output.truncated, "{:?}", output.outcome);
+    assert!(output.outcome.status.success() && output.outcome.truncated, "{:?}", output.outcome);
     let marker = |bytes: u64| format!("\n[kennel: output truncated, {bytes} bytes dropped]\n").into_bytes();
     assert_eq!(output.stdout[1 << 20..], marker(3_000_000 - (1 << 20)));
     assert_eq!(output.stderr[256 << 10..], marker(300_005 - (256 << 10)));
-    assert_eq!((output.stdout_bytes, output.stderr_bytes), (Some(3_000_000), Some(300_005)));
+    assert_eq!((output.outcome.stdout_bytes, output.outcome.stderr_bytes), (Some(3_000_000), Some(300_005)));
     let policy = home.spawn_policy("limits = { max_stdout_bytes = 10, max_stderr_bytes = 0 }");
     let output = policy.spawn(&tool(&[]), &NoCredentials).await.unwrap();
     assert_eq!(output.stdout[10..], marker(2_999_990));
@@ -106,8 +106,8 @@ async fn the_caller_sets_the_timeout() {
     let policy = home.spawn_policy("fs_write = ['~/out']\ncwd = '~/out'\nlimits.max_wall_seconds = 200");
     let policy = policy.limits(SpawnLimits { max_wall_seconds: Some(1), ..SpawnLimits::default() });
     let output = policy.spawn(&tool(&[]), &NoCredentials).await.unwrap();
-    assert_eq!((output.ended, output.exit_code()), (Ended::TimedOut, 124));
-    assert_eq!(output.failure().unwrap().class, Class::Timeout);
+    assert_eq!((output.outcome.ended, output.outcome.exit_code()), (Ended::TimedOut, 124));
+    assert_eq!(output.outcome.failure().unwrap().class, Class::Timeout);
     assert!(beats(&home.at("out")) > 0 && is_silent(&home.at("out")));
 }
 

@@ -39,7 +39,7 @@ async fn help_reads_the_directory_and_writes_nothing() {
 async fn help_of_a_program_of_the_path() {
     let home = Home::new("");
     let output = run_help("ls", &home.at("in"), &[]).await.unwrap();
-    assert!(output.status.success() && text(&output.stdout).contains("--all"), "{output:?}");
+    assert!(output.outcome.status.success() && text(&output.stdout).contains("--all"), "{output:?}");
     let error = run_help("kennel-no-such-program", &home.at("in"), &[]).await.unwrap_err();
     assert_eq!((error.failure().class, error.exit_code()), (Class::LoadFailed, 127));
     let error = run_help("ls", &home.at("absent"), &[]).await.unwrap_err();
@@ -55,7 +55,7 @@ async fn help_ends_after_five_seconds_and_within_its_caps() {
     let home = Home::new("head -c 2000000 /dev/zero; head -c 2000000 /dev/zero >&2; sleep 60");
     let start = Instant::now();
     let output = run_help(home.at("bin/tool"), &home.at("in"), &[]).await.unwrap();
-    assert_eq!(output.ended, Ended::TimedOut);
+    assert_eq!(output.outcome.ended, Ended::TimedOut);
     let took = start.elapsed();
     assert!(took >= Duration::from_secs(5) && took < patient(Duration::from_secs(15)), "{took:?}");
     assert!(text(&output.stdout).ends_with("[kennel: output truncated, 951424 bytes dropped]\n"));

@@ -103,7 +103,7 @@ fn tool_with_token(argv: &[&str]) -> Envelope {
 /// The stdout of a program that succeeded.
 fn said(output: Result<kennel::Output, SpawnError>) -> String {
     let output = output.unwrap_or_else(|error| panic!("{}", error.chain()));
-    assert!(output.status.success(), "{output:?}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.outcome.status.success(), "{output:?}\n{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 

@@ -17,7 +17,7 @@ use crate::{
 async fn run(place: &Place, caps: &Capabilities, script: &str, limits: &RunLimits) -> Output {
     let (output, layer) = place.wrapper.run("sh", ["-c", script], place.path(), caps, limits).await.unwrap();
     assert_eq!(layer == Layer::Lightweight, caps.net);
-    assert_eq!(output.enforcement.level() == Level::None, caps.net, "what is reported is so");
+    assert_eq!(output.outcome.enforcement.level() == Level::None, caps.net, "what is reported is so");
     output
 }
 
@@ -31,12 +31,16 @@ async fn output_status_and_usage_come_back() {
     for caps in both() {
         let script = "echo out; echo err >&2; read x || echo end; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 5";
         let output = run(&place, &caps, script, &RunLimits::default()).await;
-        assert_eq!((output.exit_code(), output.stdout.as_slice()), (5, &b"out\nend\n"[..]));
-        assert_eq!((output.stderr.as_slice(), output.ended), (&b"err\n"[..], Ended::Exited));
-        assert_eq!((output.stdout_bytes, output.truncated), (Some(8), false));
-        assert!(output.usage.max_rss_bytes > 100_000 && output.usage.user_us > 0, "{:?}", output.usage);
+        assert_eq!((output.outcome.exit_code(), output.stdout.as_slice()), (5, &b"out\nend\n"[..]));
+        assert_eq!((output.stderr.as_slice(), output.outcome.ended), (&b"err\n"[..], Ended::Exited));
+        assert_eq!((output.outcome.stdout_bytes, output.outcome.truncated), (Some(8), false));
+        assert!(
+            output.outcome.usage.max_rss_bytes > 100_000 && output.outcome.usage.user_us > 0,
+            "{:?}",
+            output.outcome.usage
+        );
         let output = run(&place, &caps, "kill -9 $$", &RunLimits::default()).await;
-        assert_eq!((output.exit_code(), output.ended), (137, Ended::Signaled));
+        assert_eq!((output.outcome.exit_code(), output.outcome.ended), (137, Ended::Signaled));
     }
 }
 
@@ -48,11 +52,11 @@ async fn a_timeout_is_124_and_kills_all_of_it() {
     for caps in both() {
         let output =
             run(&place, &caps, &format!("trap '' TERM; ({HEARTBEAT}) & echo said; wait"), &limits).await;
-        assert_eq!((output.exit_code(), output.ended), (124, Ended::TimedOut));
+        assert_eq!((output.outcome.exit_code(), output.outcome.ended), (124, Ended::TimedOut));
         assert_eq!(output.stdout, b"said\n");
-        let message = output.failure().unwrap().message;
+        let message = output.outcome.failure().unwrap().message;
         assert_eq!(message, format!("command timed out after {}ms", timeout.as_millis()));
-        assert!(output.duration < Duration::from_secs(10));
+        assert!(output.outcome.duration < Duration::from_secs(10));
         assert!(beats(place.path()) > 0 && is_silent(place.path()), "{caps:?}");
     }
 }
@@ -64,10 +68,10 @@ async fn output_beyond_the_cap_is_dropped_and_counted() {
     for caps in both() {
         let script = "printf 0123456789abcdef; printf 12345 >&2; head -c 3000000 /dev/zero; exit 3";
         let output = run(&place, &caps, script, &limits).await;
-        assert_eq!(output.exit_code(), 3, "the command is not disturbed");
+        assert_eq!(output.outcome.exit_code(), 3, "the command is not disturbed");
         let said = String::from_utf8(output.stdout.clone()).unwrap();
         assert_eq!(said, "0123456789\n[kennel: output truncated, 3000006 bytes dropped]\n");
-        assert_eq!((output.stderr.as_slice(), output.truncated), (&b"12345"[..], true));
+        assert_eq!((output.stderr.as_slice(), output.outcome.truncated), (&b"12345"[..], true));
     }
 }
 
@@ -119,7 +123,7 @@ fn a_hundred_runs_leave_no_process_and_no_handler() {
         let place = Place::new();
         let caps = Capabilities::default();
         let warm = run(&place, &caps, "exit 3", &RunLimits::default()).await;
-        assert_eq!(warm.exit_code(), 3);
+        assert_eq!(warm.outcome.exit_code(), 3);
         let descriptors = open();
         for round in 0..100u64 {
             let limits = RunLimits { timeout: Some(Duration::from_millis(20)), ..RunLimits::default() };

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Command, Ended, Error, Policy, Profile, Sandbox, Stdio, report::Class};
+use kennel::{Command, Ended, Error, Policy, Profile, Sandbox, Signal, Stdio, report::Class};
 
 use super::{beating, sandbox, silent};
 use crate::support::{BEATEN, HEARTBEAT, beats, is_alone, own_children, patient, until, workspace};
@@ -105,7 +105,7 @@ async fn kill_ends_a_stopped_command() {
     let dir = workspace();
     let mut child = heart(dir.path()).spawn().await.unwrap();
     beating(dir.path()).await;
-    child.signal(19).unwrap();
+    child.signal(Signal::STOP).unwrap();
     silent(dir.path()).await;
     assert_eq!(child.kill().await.unwrap().ended, Ended::Killed);
 }
@@ -119,10 +119,9 @@ async fn signals_reach_the_command() {
     while !dir.path().join("ready").exists() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!(child.signal(-1).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
-    child.signal(15).unwrap();
+    child.signal(Signal::TERM).unwrap();
     assert_eq!(child.wait().await.unwrap().status.code(), Some(9));
-    child.signal(15).unwrap();
+    child.signal(Signal::TERM).unwrap();
     child.start_kill().unwrap();
 }
 

@@ -124,9 +124,10 @@ async fn enforcement_is_predicted_and_confirmed() {
     let dir = workspace();
     let sandbox = sandbox(dir.path());
     let output = sandbox.command("true").output().await.unwrap();
-    assert_eq!(sandbox.enforcement(), &output.enforcement);
-    let everything = output.enforcement.protections().iter().all(|entry| entry.state == State::Enforced);
-    assert_eq!(output.enforcement.level() == Level::Full, everything);
+    assert_eq!(sandbox.enforcement(), &output.outcome.enforcement);
+    let everything =
+        output.outcome.enforcement.protections().iter().all(|entry| entry.state == State::Enforced);
+    assert_eq!(output.outcome.enforcement.level() == Level::Full, everything);
 }
 
 #[tokio::test]
@@ -189,7 +190,7 @@ async fn a_sandbox_goes_on_after_git_replaced_its_config() {
             std::fs::rename(dir.path().join(".git/config.lock"), &config).unwrap();
             let mut command = sandbox.command("sh");
             let output = command.args(["-c", "echo evil >>.git/config"]).output().await.unwrap();
-            assert_eq!(output.status.code(), Some(2), "{output:?}");
+            assert_eq!(output.outcome.status.code(), Some(2), "{output:?}");
         }
     }
     assert_eq!(std::fs::read_to_string(&config).unwrap(), "");

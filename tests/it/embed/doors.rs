@@ -62,10 +62,24 @@ async fn both_streams_are_collected_apart() {
         let out = in_time(door.script("echo out; echo err >&2; cat; exit 3").output()).await.unwrap();
         let name = door.name();
         assert_eq!((&*out.stdout, &*out.stderr), (&b"out\n"[..], &b"err\n"[..]), "{name}: and no input");
-        assert_eq!((out.status.code(), out.exit_code(), out.ended), (Some(3), 3, Ended::Exited), "{name}");
-        assert_eq!((out.stdout_bytes, out.stderr_bytes, out.truncated), (Some(4), Some(4), false), "{name}");
-        assert!(out.limit.is_none() && out.failure().is_none() && out.denials.is_empty(), "{name}: {out:?}");
-        assert!(out.duration > Duration::ZERO && out.usage.max_rss_bytes > 0, "{name}: {out:?}");
+        assert_eq!(
+            (out.outcome.status.code(), out.outcome.exit_code(), out.outcome.ended),
+            (Some(3), 3, Ended::Exited),
+            "{name}"
+        );
+        assert_eq!(
+            (out.outcome.stdout_bytes, out.outcome.stderr_bytes, out.outcome.truncated),
+            (Some(4), Some(4), false),
+            "{name}"
+        );
+        assert!(
+            out.outcome.limit.is_none() && out.outcome.failure().is_none() && out.outcome.denials.is_empty(),
+            "{name}: {out:?}"
+        );
+        assert!(
+            out.outcome.duration > Duration::ZERO && out.outcome.usage.max_rss_bytes > 0,
+            "{name}: {out:?}"
+        );
     }
 }
 
@@ -96,13 +110,13 @@ async fn input_is_written_while_output_is_read() {
     for door in Door::both(&world.policy()).await {
         let name = door.name();
         let out = in_time(door.command("cat").output_with_input(&input)).await.unwrap();
-        assert!(out.stdout == input && out.status.success(), "{name}");
+        assert!(out.stdout == input && out.outcome.status.success(), "{name}");
         let out = in_time(door.command("true").output_with_input(&input)).await.unwrap();
-        assert!(out.status.success(), "{name}: to read nothing of it is no error");
+        assert!(out.outcome.status.success(), "{name}: to read nothing of it is no error");
         let out = in_time(door.command("head").args(["-c", "3"]).output_with_input(&input)).await.unwrap();
         assert_eq!(out.stdout, b"xxx", "{name}");
         let out = in_time(door.command("cat").output_with_input(b"")).await.unwrap();
-        assert!(out.stdout.is_empty() && out.status.success(), "{name}");
+        assert!(out.stdout.is_empty() && out.outcome.status.success(), "{name}");
     }
 }
 
@@ -116,14 +130,22 @@ async fn outputs_beyond_the_cap_are_dropped_and_counted() {
         for _ in 0..2 {
             let mut command = door.script("head -c 1000000 /dev/zero; printf 0123456789 >&2");
             let out = in_time(command.output()).await.unwrap();
-            assert!(out.status.success() && out.truncated, "{name}: no EPIPE: {:?}", out.status);
+            assert!(
+                out.outcome.status.success() && out.outcome.truncated,
+                "{name}: no EPIPE: {:?}",
+                out.outcome.status
+            );
             let marker = b"\n[kennel: output truncated, 999990 bytes dropped]\n";
             assert_eq!(out.stdout, [&[0u8; 10][..], marker].concat(), "{name}");
             assert_eq!(out.stderr, b"0123456789", "{name}");
-            assert_eq!((out.stdout_bytes, out.stderr_bytes), (Some(1_000_000), Some(10)), "{name}");
+            assert_eq!(
+                (out.outcome.stdout_bytes, out.outcome.stderr_bytes),
+                (Some(1_000_000), Some(10)),
+                "{name}"
+            );
         }
         let out = in_time(door.command("printf").arg("0123456789").output()).await.unwrap();
-        assert!(!out.truncated && out.stdout == b"0123456789", "{name}");
+        assert!(!out.outcome.truncated && out.stdout == b"0123456789", "{name}");
     }
 }
 
@@ -133,7 +155,7 @@ async fn output_before_a_timeout_is_kept() {
     for door in Door::both(&world.policy()).await {
         let mut command = door.script("echo early; sleep 60");
         let out = in_time(command.timeout(patient(Duration::from_millis(300))).output()).await.unwrap();
-        assert_eq!((out.ended, &*out.stdout), (Ended::TimedOut, &b"early\n"[..]), "{}", door.name());
+        assert_eq!((out.outcome.ended, &*out.stdout), (Ended::TimedOut, &b"early\n"[..]), "{}", door.name());
     }
 }
 

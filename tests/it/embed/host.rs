@@ -147,7 +147,10 @@ fn many_commands_at_once() {
         }
         while let Some(ended) = all.join_next().await {
             let (number, output) = ended.unwrap();
-            assert_eq!((output.exit_code(), output.stdout), (number, format!("{number}\n").into_bytes()));
+            assert_eq!(
+                (output.outcome.exit_code(), output.stdout),
+                (number, format!("{number}\n").into_bytes())
+            );
         }
         for _ in 0..100 {
             if own_children() == 0 {
@@ -181,7 +184,7 @@ fn program_that_ignores_sigchld() {
         every_ending(dir.path()).await;
         let output =
             sandbox(dir.path()).command("sh").args(["-c", "true & wait; exit 3"]).output().await.unwrap();
-        assert_eq!(output.status.code(), Some(3), "nor does the command inherit it");
+        assert_eq!(output.outcome.status.code(), Some(3), "nor does the command inherit it");
     });
 }
 
@@ -211,7 +214,7 @@ fn program_that_reaps_all_children() {
                 .output()
                 .await
                 .unwrap();
-            assert_eq!(output.status.code(), Some(status));
+            assert_eq!(output.outcome.status.code(), Some(status));
         }
         every_ending(dir.path()).await;
     });

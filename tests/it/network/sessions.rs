@@ -42,7 +42,7 @@ pub fn said(output: &Output) -> String {
 
 /// The denials of a command.
 pub fn denied(output: &Output) -> Vec<&str> {
-    output.denials.iter().map(|denial| denial.subject.as_str()).collect()
+    output.outcome.denials.iter().map(|denial| denial.subject.as_str()).collect()
 }
 
 #[tokio::test]
@@ -53,7 +53,10 @@ async fn commands_one_after_the_other_and_side_by_side_are_served() {
     let session = Session::prepare(&allowing(&net, &[&to])).await.unwrap();
     for _ in 0..3 {
         let output = output(get(session.command("/payload"), &to)).await;
-        assert!(said(&output).ends_with("one: /\n[end]\n") && output.denials.is_empty(), "{output:?}");
+        assert!(
+            said(&output).ends_with("one: /\n[end]\n") && output.outcome.denials.is_empty(),
+            "{output:?}"
+        );
     }
     let mut crowd = tokio::task::JoinSet::new();
     for _ in 0..8 {
@@ -73,7 +76,7 @@ async fn each_command_gets_the_denials_of_its_own_time() {
     let second = output(get(session.command("/payload"), "b.test:80")).await;
     let none = output(session.command("true")).await;
     assert_eq!((denied(&first), denied(&second)), (vec!["a.test:80"], vec!["b.test:80"]));
-    assert!(none.denials.is_empty());
+    assert!(none.outcome.denials.is_empty());
     // The next command gets the same denial again.
     let again = output(get(session.command("/payload"), "a.test:80")).await;
     assert_eq!(denied(&again), ["a.test:80"]);

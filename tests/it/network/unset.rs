@@ -289,8 +289,8 @@ async fn the_library_has_the_same_default() {
     let session = Session::prepare(&policy).await.unwrap();
     for mut command in [sandbox.command("getent"), session.command("getent"), session.command("getent")] {
         let output = command.args(["hosts", "one.example"]).output().await.unwrap();
-        assert_eq!(output.status.code(), Some(2), "{output:?}");
-        let remedies: Vec<_> = output.denials.iter().flat_map(|denial| denial.advised()).collect();
+        assert_eq!(output.outcome.status.code(), Some(2), "{output:?}");
+        let remedies: Vec<_> = output.outcome.denials.iter().flat_map(|denial| denial.advised()).collect();
         let [Setting { key: SettingKey::Allow, value: Some(value), .. }] = &*remedies else {
             panic!("{remedies:?}")
         };

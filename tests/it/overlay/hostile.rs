@@ -131,7 +131,7 @@ async fn long_paths_do_not_fill_memory() {
         for _ in range(15): os.mkdir('n' * 250); os.chdir('n' * 250)\n\
         for i in range(40000): os.symlink('x', '%05d' % i + 'z' * 100)";
     let out = session.command("python3").args(["-c", script]).output().await.unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(out.outcome.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let listed = session.changes().await.map(|changes| changes.len());
     assert!(
         matches!(listed, Err(kennel::Error::Overlay(kennel::overlay::OverlayError::TooMany))),
@@ -155,7 +155,7 @@ async fn marks_of_overlayfs_cannot_be_forged() {
         os.setxattr('f', 'user.mine', b'1')\n";
     crate::support::require!(crate::support::has("python3"), "python3");
     let out = session.command("python3").args(["-c", script]).output().await.unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(out.outcome.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert_eq!(commit(&session).await, ["A d/", "M f"]);
     let names = |name: &str| -> Vec<_> {
         xattr::list(world.at(name))
@@ -311,7 +311,7 @@ async fn attributes_do_not_fill_memory() {
         for path in ('f', 'd'):\n\
         \x20   for i in range(20): os.setxattr(path, 'user.%d' % i, b'x' * 60000)\n";
     let out = session.command("python3").args(["-c", script]).output().await.unwrap();
-    if !out.status.success() {
+    if !out.outcome.status.success() {
         // Most file systems have no room for so many.
         let said = String::from_utf8_lossy(&out.stderr);
         return assert!(said.contains("No space left") || said.contains("Argument list too long"), "{said}");

@@ -176,7 +176,7 @@ fn what_cannot_be_searched_is_read_only_as_a_whole_and_noted() {
 /// Whether a script succeeds, and its stderr.
 async fn tries(session: &Session, script: &str) -> (bool, String) {
     let out = session.command("sh").args(["-c", script]).output().await.unwrap();
-    (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
+    (out.outcome.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
 }
 
 #[tokio::test]
@@ -209,7 +209,7 @@ async fn a_later_one_shot_of_a_sandbox_protects_what_the_first_one_made() {
     crate::support::past_the_tick();
     for (script, is_written) in [("echo one > a.key", true), ("echo two > a.key", false)] {
         let out = sandbox.command("sh").args(["-c", script]).output().await.unwrap();
-        assert_eq!(out.status.success(), is_written, "{script}: {out:?}");
+        assert_eq!(out.outcome.status.success(), is_written, "{script}: {out:?}");
     }
     assert_eq!(fs::read_to_string(world.at("a.key")).unwrap(), "one\n");
 }

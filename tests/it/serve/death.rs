@@ -78,7 +78,7 @@ async fn dropping_the_listener_removes_the_socket_and_kills_the_commands_of_clie
     assert_eq!(code, Some(125));
     until("it stops beating", || is_silent(dir.path()));
     // The session itself lives on, and can listen again under the same name.
-    assert!(session.command("true").output().await.unwrap().status.success());
+    assert!(session.command("true").output().await.unwrap().outcome.status.success());
     let again = session.listen_in(runtime.path().join("r"), "a").unwrap();
     let left = fs::read_dir(runtime.path().join("r")).unwrap().count();
     assert_eq!(left, 3, "socket, lock, client");

@@ -414,7 +414,7 @@ fn a_hundred_stay(isolation: &str) {
     assert!(answer(&session, &["kill", "s", "57"]).status.success());
     assert_eq!(shown(answer(&session, &["wait", "s", "57"]).status), Some(143));
     let listed = client().detached().unwrap();
-    assert_eq!(listed[56].state, DetachedState::Ended { code: 143, signal: Some(15) });
+    assert_eq!(listed[56].state, DetachedState::Ended { code: 143, signal: Some(kennel::Signal::TERM) });
     assert!(answer(&session, &["stop", "s"]).status.success());
 }
 

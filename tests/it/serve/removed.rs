@@ -106,7 +106,10 @@ async fn a_name_that_another_session_took_stays_its_own() {
     let other = second.listen_in(&place, "a").unwrap();
     tokio::time::timeout(patient(Duration::from_secs(5)), listening.stopped()).await.unwrap();
     drop(listening);
-    assert!(first.command("true").output().await.unwrap().status.success(), "it lives on in its handles");
+    assert!(
+        first.command("true").output().await.unwrap().outcome.status.success(),
+        "it lives on in its handles"
+    );
     let served = |socket: &Path| {
         let mut client = std::process::Command::new(other.client());
         client.current_dir(&dir).arg(socket).args(["sh", "-c", "exit 7"]).status().unwrap().code()

@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use kennel::{Detached, Isolation, Session};
+use kennel::{Detached, Isolation, Session, Signal};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{in_time, shell};
@@ -64,7 +64,7 @@ impl Agent {
             None => self.step("kill $(cat /tmp/pid) && tail -n 1 server.log", "asked\n").await,
             Some(server) => {
                 self.steps += 1;
-                server.signal(libc::SIGTERM).unwrap();
+                server.signal(Signal::TERM);
                 assert_eq!(in_time(server.wait()).await.unwrap().exit_code(), 143, "SIGTERM");
             }
         }

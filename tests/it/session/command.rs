@@ -129,9 +129,13 @@ async fn a_failing_command_is_no_error_and_the_session_goes_on() {
     let endings = [("exit 3", 3, Ended::Exited), ("kill -9 $$", 137, Ended::Signaled)];
     for (script, code, ended) in endings.into_iter().chain([("kill -SEGV $$", 139, Ended::Signaled)]) {
         let out = in_time(session.command("sh").args(["-c", script]).output()).await.unwrap();
-        assert_eq!((out.exit_code(), out.ended, out.limit), (code, ended, None), "{script}");
-        assert_eq!(out.status.signal(), (code > 128).then(|| i32::from(code) - 128));
-        assert!(out.failure().is_none() && out.denials.is_empty());
+        assert_eq!(
+            (out.outcome.exit_code(), out.outcome.ended, out.outcome.limit),
+            (code, ended, None),
+            "{script}"
+        );
+        assert_eq!(out.outcome.status.signal(), (code > 128).then(|| i32::from(code) - 128));
+        assert!(out.outcome.failure().is_none() && out.outcome.denials.is_empty());
         goes_on(&session).await;
     }
 }

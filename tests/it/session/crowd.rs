@@ -22,7 +22,7 @@ async fn two_hundred_commands_at_once_all_succeed() {
         while let Some(ended) = all.join_next().await {
             let (number, out) = ended.unwrap();
             let out = out.unwrap_or_else(|error| panic!("{number}: {}", error.chain()));
-            assert_eq!((out.exit_code(), out.stdout), (number, format!("{number}\n").into_bytes()));
+            assert_eq!((out.outcome.exit_code(), out.stdout), (number, format!("{number}\n").into_bytes()));
         }
     });
     ended.await.expect("it hangs");

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Ended, Error, Session, Stdio};
+use kennel::{Ended, Error, Session, Signal, Stdio};
 use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 use tokio::time::sleep;
 
@@ -159,7 +159,9 @@ fn a_worker_that_is_killed_as_its_command_comes_gives_a_true_error() {
             signal(if round % 4 == 0 { init } else { payload }, SIGKILL);
             let mut command = session.command("sh");
             match in_time(command.args(["-c", "echo x >> ran; echo served"]).output()).await {
-                Ok(out) => assert_eq!((out.exit_code(), &*out.stdout), (0, &b"served\n"[..]), "{round}"),
+                Ok(out) => {
+                    assert_eq!((out.outcome.exit_code(), &*out.stdout), (0, &b"served\n"[..]), "{round}")
+                }
                 Err(error) => assert!(matches!(error, Error::Lost), "{round}: {error:?}"),
             }
         }
@@ -223,7 +225,7 @@ fn an_end_is_reported_even_if_an_order_came_too_late() {
     alone("death::an_end_is_reported_even_if_an_order_came_too_late", async || {
         let world = World::new();
         let session = Session::builder(&world.policy()).ready_workers(0).prepare().await.unwrap();
-        for order in [18, 9] {
+        for order in [Signal::CONT, Signal::KILL] {
             let mut child = ready(session.command("sh").args(["-c", "echo ready; exec sleep 60"]), 1).await;
             let init = workers()[0];
             signal(init, SIGSTOP);

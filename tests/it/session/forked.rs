@@ -118,7 +118,7 @@ fn the_end_of_a_worker_is_seen() {
         signal(before[0], SIGKILL);
         let error = in_time(child.wait()).await.unwrap_err();
         assert!(matches!(error, Error::Lost), "{error:?}");
-        assert!(in_time(session.command("true").output()).await.unwrap().status.success());
+        assert!(in_time(session.command("true").output()).await.unwrap().outcome.status.success());
     });
 }
 
@@ -134,7 +134,7 @@ fn the_end_of_background_processes_is_seen() {
         let init = workers()[0];
         let mut command = session.command("sh");
         command.args(["-c", "sleep 60 >/dev/null 2>&1 & exit 0"]).background(true);
-        assert!(in_time(command.output()).await.unwrap().status.success());
+        assert!(in_time(command.output()).await.unwrap().outcome.status.success());
         let forked = Forked::of(init).await;
         require!(forked.is_some(), "pidfd_getfd(2)");
         let running = in_time(session.commit()).await;

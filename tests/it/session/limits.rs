@@ -159,7 +159,9 @@ async fn the_outcome_names_the_limit_of_the_command() {
     command.args(["-c", "head -c 100000 /dev/zero > out; kill -XFSZ $$"]);
     command.limits(Limits { file_size: size(4096), ..Limits::default() });
     let out = in_time(command.output()).await.unwrap();
-    let Details::Limit { limit, configured, .. } = out.failure().unwrap().details else { panic!("{out:?}") };
+    let Details::Limit { limit, configured, .. } = out.outcome.failure().unwrap().details else {
+        panic!("{out:?}")
+    };
     assert_eq!((limit, configured), (Limit::FileSize, size(4096).map(|size| size.to_string())));
 }
 
@@ -170,7 +172,7 @@ async fn processor_time_of_one_command_ends_it() {
     let mut command = session.command("sh");
     command.args(["-c", "while :; do :; done"]).limits(Limits { cpu_time: span(1_000), ..Limits::default() });
     let out = in_time(command.output()).await.unwrap();
-    assert_eq!((out.exit_code(), out.limit), (128 + 24, Some(Limit::CpuTime)));
+    assert_eq!((out.outcome.exit_code(), out.outcome.limit), (128 + 24, Some(Limit::CpuTime)));
     shell(&session, "true").await;
 }
 

@@ -78,7 +78,7 @@ use crate::support::{
 async fn fails(command: &mut Command, script: &str) -> String {
     let script = format!("({script}\n) || exit 99");
     let out = in_time(command.args(["-c", &script]).output()).await.expect("a command");
-    assert_eq!(out.status.code(), Some(99), "{script}: {out:?}");
+    assert_eq!(out.outcome.status.code(), Some(99), "{script}: {out:?}");
     String::from_utf8_lossy(&out.stderr).trim_end().to_owned()
 }
 

@@ -141,7 +141,7 @@ async fn a_passed_descriptor_opens_no_other_file() {
     let mut wide = session.command("sh");
     let outcome =
         in_time(wide.args(["-c", "/payload give-stdout passed > /data/file"]).output()).await.unwrap();
-    assert!(outcome.status.success());
+    assert!(outcome.outcome.status.success());
     let mut answer = String::new();
     let mut stdout = narrow.stdout.take().unwrap();
     in_time(tokio::io::AsyncReadExt::read_to_string(&mut stdout, &mut answer)).await.unwrap();

@@ -15,7 +15,7 @@ use crate::support::{World, has, patient, require, workspace};
 async fn refused(session: &Session, script: &str) {
     let out = in_time(session.command("sh").args(["-c", script]).output()).await.unwrap();
     let text = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert!(!out.status.success() && text.contains("Read-only file system"), "{script}: {text}");
+    assert!(!out.outcome.status.success() && text.contains("Read-only file system"), "{script}: {text}");
 }
 
 #[tokio::test]
@@ -83,7 +83,7 @@ async fn a_repository_made_outside_between_commands_is_the_user_s() {
     fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
     for _ in 0..2 {
         let out = in_time(session.command("true").output()).await.unwrap();
-        assert!(out.denials.is_empty(), "{:?}", out.denials);
+        assert!(out.outcome.denials.is_empty(), "{:?}", out.outcome.denials);
     }
     assert!(hook.exists(), "it is not removed");
     refused(&session, "echo x >> .git/hooks/pre-commit").await;
@@ -96,9 +96,9 @@ async fn a_repository_made_inside_is_reported_once_and_protected_then() {
     let world = World::new();
     let session = world.session().await;
     let made = in_time(session.command("git").args(["init", "-q"]).output()).await.unwrap();
-    assert!(made.status.success() && !made.denials.is_empty(), "{:?}", made.denials);
+    assert!(made.outcome.status.success() && !made.outcome.denials.is_empty(), "{:?}", made.outcome.denials);
     let next = in_time(session.command("true").output()).await.unwrap();
-    assert!(next.denials.is_empty(), "{:?}", next.denials);
+    assert!(next.outcome.denials.is_empty(), "{:?}", next.outcome.denials);
     refused(&session, "echo x >> .git/config").await;
 }
 
@@ -111,16 +111,24 @@ async fn a_repository_made_beside_a_running_command_is_reported_once_and_protect
         let session = Session::prepare(&world.policy().isolation(isolation)).await.unwrap();
         let mut running = ready(session.command("sh").args(["-c", "echo ready; exec sleep 600"]), 1).await;
         let made = in_time(session.command("git").args(["init", "-q"]).output()).await.unwrap();
-        assert!(made.status.success() && made.denials.len() == 1, "{:?}", made.denials);
+        assert!(
+            made.outcome.status.success() && made.outcome.denials.len() == 1,
+            "{:?}",
+            made.outcome.denials
+        );
         for _ in 0..3 {
             let next = in_time(session.command("true").output()).await.unwrap();
-            assert!(next.denials.is_empty(), "{:?}", next.denials);
+            assert!(next.outcome.denials.is_empty(), "{:?}", next.outcome.denials);
         }
         refused(&session, "echo x >> .git/config").await;
         // What was not there is not there yet.
         let more =
             session.command("sh").args(["-c", "echo x > .git/config.worktree"]).output().await.unwrap();
-        assert_eq!((more.denials.len(), world.at(".git/config.worktree").exists()), (1, false), "{more:?}");
+        assert_eq!(
+            (more.outcome.denials.len(), world.at(".git/config.worktree").exists()),
+            (1, false),
+            "{more:?}"
+        );
         running.kill().await.unwrap();
         refused(&session, "echo x >> .git/config").await;
         // Without a command that runs, what appears is the user's.
@@ -128,7 +136,7 @@ async fn a_repository_made_beside_a_running_command_is_reported_once_and_protect
         fs::create_dir_all(world.at(".git/hooks")).unwrap();
         fs::write(world.at(".git/hooks/pre-commit"), "").unwrap();
         let next = in_time(session.command("true").output()).await.unwrap();
-        assert!(next.denials.is_empty(), "{:?}", next.denials);
+        assert!(next.outcome.denials.is_empty(), "{:?}", next.outcome.denials);
         assert!(world.at(".git/hooks/pre-commit").exists());
     }
 }
@@ -182,8 +190,8 @@ fn a_wall_that_was_skipped_is_off_in_the_report_of_the_session() {
                 enforcement.get(protection).map(|entry| entry.state)
             };
             let off = Some(kennel::report::State::Off);
-            assert_eq!(state(&out.enforcement, kennel::report::Protection::NetworkNamespace), off);
-            assert_eq!(state(&out.enforcement, kennel::report::Protection::IpcNamespace), off);
+            assert_eq!(state(&out.outcome.enforcement, kennel::report::Protection::NetworkNamespace), off);
+            assert_eq!(state(&out.outcome.enforcement, kennel::report::Protection::IpcNamespace), off);
             assert_eq!(state(&session.enforcement(), kennel::report::Protection::NetworkNamespace), off);
         },
     );
@@ -202,7 +210,7 @@ async fn a_second_name_of_a_protected_file_is_reported() {
     git(world.path(), &["config", "a.b", "c"]);
     fs::hard_link(world.at(".git/config"), world.at("copy")).unwrap();
     let out = in_time(session.command("true").output()).await.unwrap();
-    assert_eq!(state(&out.enforcement), Some(kennel::report::State::Degraded));
+    assert_eq!(state(&out.outcome.enforcement), Some(kennel::report::State::Degraded));
     assert_eq!(state(&session.enforcement()), Some(kennel::report::State::Degraded));
 }
 

@@ -38,9 +38,9 @@ async fn a_session_enforces_what_a_one_shot_enforces() {
         let alone = states(sandbox.enforcement());
         assert_eq!(states(&session.enforcement()), alone, "{what}");
         let out = in_time(session.command("true").output()).await.unwrap();
-        assert_eq!(&out.enforcement, &session.enforcement(), "{what}: foretold and confirmed");
+        assert_eq!(&out.outcome.enforcement, &session.enforcement(), "{what}: foretold and confirmed");
         let out = in_time(sandbox.command("true").output()).await.unwrap();
-        assert_eq!(states(&out.enforcement), alone);
+        assert_eq!(states(&out.outcome.enforcement), alone);
     }
 }
 
@@ -129,7 +129,8 @@ async fn a_limit_of_processes_holds_over_all_commands() {
     let out = in_time(session.command("sh").args(["-c", many]).output()).await.unwrap();
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(
-        !out.status.success() && (said.contains("Cannot fork") || said.contains("Resource temporarily")),
+        !out.outcome.status.success()
+            && (said.contains("Cannot fork") || said.contains("Resource temporarily")),
         "{out:?}"
     );
     shell(&session, "echo x | cat | cat").await;

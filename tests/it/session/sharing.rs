@@ -193,7 +193,7 @@ async fn a_command_that_keeps_a_private_place_closed_stops_no_other() {
     let closing = ready(session.command("sh").args(["-c", &script]), 1).await;
     for round in 0..40 {
         let output = super::in_time(session.command("true").current_dir("/").output()).await;
-        assert!(output.as_ref().is_ok_and(|output| output.status.success()), "{round}: {output:?}");
+        assert!(output.as_ref().is_ok_and(|output| output.outcome.status.success()), "{round}: {output:?}");
     }
     drop(closing);
     assert_eq!(shell(&session, "pwd").await, format!("{}\n", inner.display()));

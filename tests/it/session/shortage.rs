@@ -104,9 +104,9 @@ fn sessions_without_descriptors_are_errors_that_leave_nothing() {
             let prepared = in_time(Session::prepare(&policy)).await;
             // If it could be prepared, it is a session.
             let result = match prepared {
-                Ok(session) => {
-                    in_time(session.command("true").output()).await.map(|out| assert!(out.status.success()))
-                }
+                Ok(session) => in_time(session.command("true").output())
+                    .await
+                    .map(|out| assert!(out.outcome.status.success())),
                 Err(error) => Err(error),
             };
             restore(before);
@@ -181,7 +181,7 @@ fn mounts_that_could_not_be_restored_without_descriptors_are_restored_later() {
             for _ in 0..3 {
                 let script = "echo x >> .git/config";
                 let output = in_time(session.command("sh").args(["-c", script]).output()).await.unwrap();
-                assert!(!output.status.success(), "{more}");
+                assert!(!output.outcome.status.success(), "{more}");
             }
         }
         assert!(!ran[0] && ran[23], "{ran:?}");

@@ -22,7 +22,7 @@ async fn input_that_another_process_holds_open_is_not_waited_for() {
     let mut command = session.command("sh");
     command.args(["-c", "exec 3<&0; sleep 600 <&3 >/dev/null 2>&1 & exit 3"]).background(true);
     let out = in_time(command.output_with_input(&vec![b'x'; 1 << 20])).await.unwrap();
-    assert_eq!(out.status.code(), Some(3));
+    assert_eq!(out.outcome.status.code(), Some(3));
 }
 
 #[tokio::test]

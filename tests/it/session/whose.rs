@@ -49,12 +49,12 @@ async fn a_worktree_or_submodule_that_the_user_adds_is_protected_from_the_next_c
     for file in ["worktrees/tree/commondir", "modules/tools/sub/config", "modules/other/hooks/x"] {
         let script = format!("echo evil > .git/{file}");
         let output = in_time(session.command("sh").args(["-c", &script]).output()).await.unwrap();
-        assert!(!output.status.success(), "{file}: {output:?}");
+        assert!(!output.outcome.status.success(), "{file}: {output:?}");
     }
     fs::create_dir_all(at("modules/other/worktrees/tree")).unwrap();
     let script = "echo evil > .git/modules/other/worktrees/tree/commondir";
     let output = in_time(session.command("sh").args(["-c", script]).output()).await.unwrap();
-    assert_eq!(output.denials.len(), 1, "it was not there: {output:?}");
+    assert_eq!(output.outcome.denials.len(), 1, "it was not there: {output:?}");
     assert!(!at("modules/other/worktrees/tree/commondir").exists());
 }
 
@@ -100,7 +100,7 @@ async fn files_of_a_running_command_stay_its_own_when_the_user_changes_something
     fs::write(world.at("stop"), "").unwrap();
     assert_eq!(in_time(first.wait()).await.unwrap().denials.len(), 1);
     let second = in_time(second).await.unwrap().unwrap();
-    assert!(!second.status.success() && second.denials.len() == 1, "{second:?}");
+    assert!(!second.outcome.status.success() && second.outcome.denials.len() == 1, "{second:?}");
     assert!(!made.exists());
     assert_eq!(fs::read_to_string(world.at(".git/config")).unwrap(), "[b]\n");
 }
@@ -154,7 +154,7 @@ async fn commands_that_start_together_all_find_the_current_files() {
         }
         while let Some(ended) = in_time(all.join_next()).await {
             let out = ended.unwrap().unwrap();
-            assert!(out.stdout.is_empty() && !out.status.success(), "{round}: {out:?}");
+            assert!(out.stdout.is_empty() && !out.outcome.status.success(), "{round}: {out:?}");
         }
         assert_eq!(fs::read_to_string(world.at(".git/config")).unwrap(), "[a]\n", "{round}");
     }

@@ -24,6 +24,6 @@ pub async fn said(command: &mut Command) -> String {
     let out = in_time(command.output()).await.expect("a command");
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     let errors = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{command:?}: {} {text} {errors}", out.status);
+    assert!(out.outcome.status.success(), "{command:?}: {} {text} {errors}", out.outcome.status);
     text
 }

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Arg, Args, Subcommand, ValueHint};
-use kennel::Span;
+use kennel::{Signal, Span};
 
 use super::{
     help,
@@ -57,8 +57,8 @@ pub(crate) enum SessionAction {
         #[command(flatten)]
         which: Which,
         /// A name such as KILL, or a number.
-        #[arg(short, long, value_name = "SIGNAL", default_value = "TERM", value_parser = values::signal)]
-        signal: i32,
+        #[arg(short, long, value_name = "SIGNAL", default_value = "TERM")]
+        signal: Signal,
     },
     /// Wait for a command of `kennel exec -d`, and end as it ended.
     ///

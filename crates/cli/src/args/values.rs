@@ -7,7 +7,6 @@ use std::{
 };
 
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
-use nix::sys::signal::Signal;
 
 const NO_HOME: &str = "HOME is not an absolute path; write the path in full";
 
@@ -26,15 +25,6 @@ pub(crate) fn assignment(text: &str) -> Result<(String, String), String> {
 
 pub(crate) fn count(text: &str) -> Result<u64, &'static str> {
     text.parse().map_err(|_| "write a whole number, such as 64")
-}
-
-/// Parses a signal: a number, or a name with or without `SIG`.
-pub(crate) fn signal(text: &str) -> Result<i32, &'static str> {
-    let name = text.to_ascii_uppercase();
-    let name = name.strip_prefix("SIG").unwrap_or(&name);
-    let number = text.parse().ok().filter(|number| (1..=64).contains(number));
-    let named = || Signal::from_str(&format!("SIG{name}")).ok().map(|signal| signal as i32);
-    number.or_else(named).ok_or("write a signal, such as TERM, KILL or 15")
 }
 
 pub(crate) fn processors(text: &str) -> Result<f64, &'static str> {

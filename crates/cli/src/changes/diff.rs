@@ -149,7 +149,7 @@ fn word(side: &Side) -> &'static str {
 
 /// The mode as git writes it, but with all permission bits: Kennel commits them.
 fn mode(side: &Side) -> String {
-    let bits = side.mode & 0o1777;
+    let bits = side.mode.bits() & 0o1777;
     match side.contents {
         Contents::Link(_) => "120000".to_owned(),
         Contents::Directory => format!("{:06o}", 0o040_000 | bits),

@@ -51,16 +51,16 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
     let mut written = Ok(());
     if let (Some(file), Some(path)) = (&json, &op.json) {
         let report = match &result {
-            Ok(output) => Report::of_outcome(output),
+            Ok(output) => Report::of_outcome(&output.outcome),
             Err(error) => Report::failed(error),
         };
         written = report::write(file, path, &report::object(&report));
     }
     // Report an error of the program even if the JSON report could not be written.
     let output = result?;
-    report::end(&output, op.quiet);
+    report::end(&output.outcome, op.quiet);
     written?;
-    Ok(exit_status::end(output.exit_code(), output.status.signal()))
+    Ok(exit_status::end(output.outcome.exit_code(), output.outcome.status.signal()))
 }
 
 async fn spawn(

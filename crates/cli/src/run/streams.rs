@@ -122,7 +122,7 @@ async fn until_end(
     relay: &mut Relay,
     terminal: &mut Option<Terminal>,
 ) -> Result<Outcome, Error> {
-    let mut stops = child.stops.take();
+    let mut stops = child.stops();
     let mut keys = Keys::of(relay)?;
     let mut bytes = [0; 8192];
     loop {
@@ -131,7 +131,7 @@ async fn until_end(
             biased;
             outcome = child.wait() => return outcome,
             number = signals.next() => relay.received(number, child)?,
-            Some(number) = next_stop(&mut stops) => relay.stopped(number, child)?,
+            Some(signal) = stops.next() => relay.stopped(signal.number(), child)?,
             event = keys.next() => {
                 relay.typed(event);
                 if event == Typed::Gone {
@@ -145,13 +145,6 @@ async fn until_end(
                 }
             }
         }
-    }
-}
-
-async fn next_stop(stops: &mut Option<UnboundedReceiver<i32>>) -> Option<i32> {
-    match stops {
-        Some(stops) => stops.recv().await,
-        None => None,
     }
 }
 

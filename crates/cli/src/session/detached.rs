@@ -9,7 +9,7 @@ use std::{
 };
 
 use kennel::{
-    Error,
+    Error, Signal,
     client::{Call, Client, Event},
     internal::inherited_descriptor,
     report::ListenError,
@@ -70,7 +70,7 @@ pub(crate) fn logs(logs: &Logs) -> Result<ExitCode, Error> {
 }
 
 /// Sends a signal to a command.
-pub(crate) fn kill(which: &Which, signal: i32) -> Result<ExitCode, Error> {
+pub(crate) fn kill(which: &Which, signal: Signal) -> Result<ExitCode, Error> {
     let client = Client::connect(&which.name)?;
     client.kill(which.id, signal)?;
     loop {
@@ -91,7 +91,7 @@ fn wait_for(which: &Which, wants_report: bool) -> Result<End, Error> {
     client.wait_for(which.id, wants_report)?;
     loop {
         if let Event::Ended { code, signal, message, report } = next(&client)? {
-            return Ok(End::reported((code, signal), message, report));
+            return Ok(End::reported(code, signal.map(Signal::number), message, report));
         }
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use kennel::{
-    Error, Pseudoterminal,
+    Error, Pseudoterminal, Signal,
     client::{Call, Client, Event},
     report::ListenError,
 };
@@ -65,11 +65,12 @@ fn run(exec: &Exec) -> Result<End, Error> {
         if by_command {
             match client.next()? {
                 Event::Terminal(master) => relay.begin_and_read(master)?,
-                Event::Stopped(number) => relay.stopped(number, &client)?,
+                Event::Stopped(signal) => relay.stopped(signal.number(), &client)?,
                 Event::Ended { code, signal, message, report } => {
+                    let signal = signal.map(Signal::number);
                     let shown = relay.show_rest(signal, code == TIMED_OUT);
                     relay.end(signal);
-                    return Ok(End::reported((code, signal), message, report).with_output(shown));
+                    return Ok(End::reported(code, signal, message, report).with_output(shown));
                 }
                 _ => {}
             }
@@ -82,7 +83,7 @@ fn run(exec: &Exec) -> Result<End, Error> {
             if let Some(number) = relay.pass_on(&client, is_heard)? {
                 let message =
                     b"kennel: the session does not answer: its program is stopped or busy\n".to_vec();
-                return Ok(End::reported((of_signal(number), Some(number)), message, None));
+                return Ok(End::reported(of_signal(number), Some(number), message, None));
             }
         }
         if !by_command && deadline.is_some_and(|time| Instant::now() >= time) {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use kennel::{
-    Error, SessionProcess, SessionProcesses, Size,
+    Error, SessionProcess, SessionProcesses, Signal, Size,
     client::{Client, DetachedCommand, DetachedState},
     internal::escape::harmless,
 };
@@ -36,7 +36,7 @@ impl Ended {
     fn of(command: &DetachedCommand) -> Option<Self> {
         let (exit_code, signal) = match command.state {
             DetachedState::Running => return None,
-            DetachedState::Ended { code, signal } => (Some(code), signal),
+            DetachedState::Ended { code, signal } => (Some(code), signal.map(Signal::number)),
             _ => (None, None),
         };
         let age = SystemTime::now().duration_since(command.started).unwrap_or_default();

@@ -40,7 +40,8 @@ pub(crate) trait Orders {
 
 impl Orders for Child {
     fn signal(&self, number: i32) -> Result<(), Error> {
-        Child::signal(self, number).map_err(|source| Error::Io { what: "pass a signal on", source })
+        let Some(signal) = kennel::Signal::new(number) else { return Ok(()) };
+        Child::signal(self, signal).map_err(|source| Error::Io { what: "pass a signal on", source })
     }
 
     fn foreground(&self, has: bool) -> Result<(), Error> {
@@ -50,7 +51,7 @@ impl Orders for Child {
 
 impl Orders for Client {
     fn signal(&self, number: i32) -> Result<(), Error> {
-        Client::signal(self, number)
+        kennel::Signal::new(number).map_or(Ok(()), |signal| Client::signal(self, signal))
     }
 
     fn foreground(&self, has: bool) -> Result<(), Error> {

@@ -100,11 +100,11 @@ async fn each_command_of_a_session_gets_its_own_refusals() {
         command.arg("call").args(calls.split_whitespace()).output().await.unwrap()
     };
     let (one, two, three) = tokio::join!(run("mount 0 0 0 0 0"), run("getpid"), run("setns 0 0 + setns 0 0"));
-    assert_eq!(subjects(&one.denials), ["mount"]);
-    assert_eq!(subjects(&two.denials), [""; 0]);
-    assert_eq!(subjects(&three.denials), ["setns"]);
-    assert_eq!(three.denials[0].basis, Basis::Observed);
-    assert_eq!(three.denials[0].protection, Protection::Seccomp);
+    assert_eq!(subjects(&one.outcome.denials), ["mount"]);
+    assert_eq!(subjects(&two.outcome.denials), [""; 0]);
+    assert_eq!(subjects(&three.outcome.denials), ["setns"]);
+    assert_eq!(three.outcome.denials[0].basis, Basis::Observed);
+    assert_eq!(three.outcome.denials[0].protection, Protection::Seccomp);
     // The zygote can still make workers, and no worker gets more for it.
     for _ in 0..5 {
         let output = run("unshare 0x10000000 + mount 0 0 0 0 0 + unshare 0x20000").await;

@@ -156,7 +156,7 @@ async fn each_command_of_a_session_gets_its_own_paths_also_if_they_share_process
         let session = kennel::Session::prepare(&policy.isolation(isolation)).await.unwrap();
         let run = async |script: &str| {
             let output = session.command("sh").args(["-c", script]).output().await.unwrap();
-            output.denials.iter().map(|denial| denial.subject.clone()).collect::<Vec<_>>()
+            output.outcome.denials.iter().map(|denial| denial.subject.clone()).collect::<Vec<_>>()
         };
         let (one, two) =
             tokio::join!(run("touch /usr/a; sleep 0.2; exit 1"), run("sleep 0.1; cat /srv/b; touch /usr/c"));

@@ -94,9 +94,9 @@ async fn memory_hogs_in_many_processes_share_one_limit() {
     for _ in 0..3 {
         let script = "for i in $(seq 20); do /payload hog 30 60 & done; wait; echo survived";
         let out = session.command("sh").args(["-c", script]).output().await.unwrap();
-        assert_eq!(out.limit, Some(Limit::Memory), "{out:?}");
+        assert_eq!(out.outcome.limit, Some(Limit::Memory), "{out:?}");
         assert!(!String::from_utf8_lossy(&out.stdout).contains("survived"));
-        if let Some(peak) = out.usage.peak_memory_bytes {
+        if let Some(peak) = out.outcome.usage.peak_memory_bytes {
             // The kernel charges some memory in advance.
             assert!(peak <= 110 << 20, "{peak}");
         }

@@ -169,8 +169,8 @@ async fn two_commands_of_a_session() {
         async move { command.output().await.unwrap() }
     };
     for out in <[_; 2]>::from(tokio::join!(write("one"), write("other"))) {
-        assert!(out.status.success(), "{out:?}");
-        assert!(!enforced || out.usage.io_write_bytes.unwrap() >= BYTES / 2, "{out:?}");
+        assert!(out.outcome.status.success(), "{out:?}");
+        assert!(!enforced || out.outcome.usage.io_write_bytes.unwrap() >= BYTES / 2, "{out:?}");
     }
     assert!(!enforced || start.elapsed() >= LEAST, "2 MiB each in {:?}", start.elapsed());
     session.shutdown().await;

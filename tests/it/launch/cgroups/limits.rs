@@ -180,7 +180,7 @@ async fn a_session_limits_its_commands_together_and_blames_only_the_killed_one()
         matches!(&failure.details, Details::Limit { limit: Limit::Memory, configured: Some(size), .. } if size == "128M")
     );
     // It lives, and is not blamed for the other command.
-    bystander.signal(nix::libc::SIGTERM).unwrap();
+    bystander.signal(kennel::Signal::TERM).unwrap();
     let outcome = bystander.wait().await.unwrap();
     assert_eq!((outcome.limit, outcome.usage.oom_kills), (None, Some(0)), "{outcome:?}");
     // The session goes on.
@@ -229,7 +229,7 @@ async fn commands_that_share_their_processes_are_limited_together_and_leave_noth
     // What a command has left counts for the next one.
     let more = "i=0; while [ $i -lt 60 ]; do sleep 9 & i=$((i+1)); done";
     let more = session.command("sh").args(["-c", more]).output().await.unwrap();
-    assert!(!more.status.success(), "{more:?}");
+    assert!(!more.outcome.status.success(), "{more:?}");
     session.shutdown().await;
     assert!(ground.groups().is_empty(), "shutdown waits for it: {:?}", ground.groups());
 }
@@ -273,12 +273,12 @@ async fn processes_that_the_session_refuses_are_reported_too() {
     let mut all = [0; 3];
     tokio::io::AsyncReadExt::read_exact(first.stdout.as_mut().unwrap(), &mut all).await.unwrap();
     let out = session.command("sh").args(["-c", script]).output().await.unwrap();
-    assert_eq!((out.status.success(), out.limit), (false, Some(Limit::Pids)), "{out:?}");
+    assert_eq!((out.outcome.status.success(), out.outcome.limit), (false, Some(Limit::Pids)), "{out:?}");
     first.start_kill().unwrap();
     first.wait().await.unwrap();
     // A command that fails for another reason is not told of earlier refusals.
     let out = session.command("sh").args(["-c", "exit 3"]).output().await.unwrap();
-    assert_eq!((out.status.code(), out.limit), (Some(3), None), "{out:?}");
+    assert_eq!((out.outcome.status.code(), out.outcome.limit), (Some(3), None), "{out:?}");
     session.shutdown().await;
 }
 
@@ -298,20 +298,20 @@ async fn one_command_of_a_session_can_have_less() {
     };
     for _ in 0..2 {
         let less = hog(Some(Limits { memory: mebibytes(32), ..Limits::default() })).await.unwrap();
-        assert_eq!(less.limit, Some(Limit::Memory), "{less:?}");
-        let failure = less.failure().unwrap();
+        assert_eq!(less.outcome.limit, Some(Limit::Memory), "{less:?}");
+        let failure = less.outcome.failure().unwrap();
         assert!(
             matches!(&failure.details, Details::Limit { configured: Some(size), .. } if size == "32M"),
             "{failure:?}"
         );
-        assert!(hog(None).await.unwrap().status.success(), "the next one has the policy's");
+        assert!(hog(None).await.unwrap().outcome.status.success(), "the next one has the policy's");
     }
     // Both need a group.
     let few = Limits { pids: Some(3), cpus: Some(0.5), ..Limits::default() };
     let script = "for i in 1 2 3 4 5 6; do sleep 1 & done; wait";
     let mut command = session.command("sh");
     let out = command.args(["-c", script]).limits(few).output().await.unwrap();
-    assert_eq!(out.limit, Some(Limit::Pids), "{out:?}");
+    assert_eq!(out.outcome.limit, Some(Limit::Pids), "{out:?}");
     match hog(Some(Limits { memory: mebibytes(257), ..Limits::default() })).await {
         Err(Error::Command { what: "limit", value, .. }) => assert_eq!(value, "memory"),
         other => panic!("{other:?}"),
@@ -326,8 +326,8 @@ async fn the_report_of_a_group_without_limits_is_true_too() {
     let out = session.command("cat").arg("/proc/self/cgroup").output().await.unwrap();
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(said.lines().any(|line| line == "0::/"), "its own cgroup is the root: {said}");
-    assert!(out.usage.user_us + out.usage.system_us > 0, "{out:?}");
-    assert_eq!(out.limit, None);
+    assert!(out.outcome.usage.user_us + out.outcome.usage.system_us > 0, "{out:?}");
+    assert_eq!(out.outcome.limit, None);
     assert!(!ground.groups().is_empty());
     session.shutdown().await;
     assert!(ground.groups().is_empty(), "{:?}", ground.groups());

@@ -218,8 +218,8 @@ fn without_clone3_groups_are_entered_otherwise() {
             for _ in 0..4 {
                 let out = session.command("cat").arg("/proc/self/cgroup").output().await.unwrap();
                 let shown = String::from_utf8_lossy(&out.stdout).into_owned();
-                assert!(out.status.success() && shown.lines().any(|line| line == "0::/"), "{out:?}");
-                assert!(out.usage.user_us + out.usage.system_us > 0, "{out:?}");
+                assert!(out.outcome.status.success() && shown.lines().any(|line| line == "0::/"), "{out:?}");
+                assert!(out.outcome.usage.user_us + out.outcome.usage.system_us > 0, "{out:?}");
             }
             session.shutdown().await;
         });

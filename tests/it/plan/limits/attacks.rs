@@ -129,11 +129,11 @@ async fn bombs_end_by_the_limit_or_their_time() {
     };
     let out = attack(&["/payload", "fork-bomb"], limits).await;
     if holds_pids() {
-        assert_eq!((text(&out).as_str(), out.exit_code()), ("EAGAIN", 0), "{out:?}");
+        assert_eq!((text(&out).as_str(), out.outcome.exit_code()), ("EAGAIN", 0), "{out:?}");
         // A process that was refused nothing more: 64, or as many more as the report says.
-        assert!((50..64 + 320).contains(&out.usage.killed), "{out:?}");
+        assert!((50..64 + 320).contains(&out.outcome.usage.killed), "{out:?}");
     } else {
-        assert_eq!(out.ended, Ended::TimedOut, "{out:?}");
+        assert_eq!(out.outcome.ended, Ended::TimedOut, "{out:?}");
     }
 }
 
@@ -145,10 +145,11 @@ async fn bombs_that_never_give_up_end_by_their_time() {
     }
     for words in [&["/payload", "fork-tree"][..], &["sh", "-c", "b() { b | b & }; b; while :; do b; done"]] {
         let out = attack(words, endless()).await;
-        let ended = (out.ended, out.limit);
-        let by_refusal = words[0] == "sh" && out.ended == Ended::Exited && !out.status.success();
+        let ended = (out.outcome.ended, out.outcome.limit);
+        let by_refusal =
+            words[0] == "sh" && out.outcome.ended == Ended::Exited && !out.outcome.status.success();
         // So many processes may take more memory than a cgroup allows for all of them.
-        let by_memory = out.limit == Some(Limit::Memory) && crate::launch::cgroups::has_groups();
+        let by_memory = out.outcome.limit == Some(Limit::Memory) && crate::launch::cgroups::has_groups();
         assert!(
             by_refusal || by_memory || ended == (Ended::TimedOut, Some(Limit::WallTime)),
             "{words:?}: {out:?}"
@@ -175,11 +176,11 @@ async fn threads_and_zombies_are_counted_as_processes() {
 async fn memory_hogs_are_refused() {
     let out = attack(&["/payload", "hold", "private", "900"], limits()).await;
     if crate::launch::cgroups::has_groups() {
-        assert_eq!(out.limit, Some(Limit::Memory), "{out:?}");
+        assert_eq!(out.outcome.limit, Some(Limit::Memory), "{out:?}");
     } else {
         assert!(text(&out).starts_with("ENOMEM "), "{out:?}");
     }
-    assert!(out.usage.max_rss_bytes < 80 << 20, "{:?}", out.usage);
+    assert!(out.outcome.usage.max_rss_bytes < 80 << 20, "{:?}", out.outcome.usage);
 }
 
 #[tokio::test]
@@ -198,23 +199,23 @@ async fn private_directories_fill_up() {
         .parse()
         .unwrap();
     assert!((400..=510).contains(&count), "{out:?}");
-    assert_eq!(out.limit, Some(Limit::Tmpfs));
+    assert_eq!(out.outcome.limit, Some(Limit::Tmpfs));
     let out = attack(&["/payload", "depth", "/dev/shm", "100000"], limits()).await;
-    assert!(text(&out).starts_with("ENOSPC ") && out.limit == Some(Limit::Tmpfs), "{out:?}");
+    assert!(text(&out).starts_with("ENOSPC ") && out.outcome.limit == Some(Limit::Tmpfs), "{out:?}");
     let fill = "i=0; while head -c 4M /dev/zero > /tmp/$i; do i=$((i+1)); done; exit 1";
     let out = attack(&["sh", "-c", fill], limits()).await;
-    assert_eq!((out.limit, out.exit_code()), (Some(Limit::Tmpfs), 1), "{out:?}");
+    assert_eq!((out.outcome.limit, out.outcome.exit_code()), (Some(Limit::Tmpfs), 1), "{out:?}");
 }
 
 /// They use no space, but look large.
 #[tokio::test]
 async fn sparse_files_are_no_larger_than_a_file_may_be() {
     let out = attack(&["sh", "-c", "exec truncate -s 1T /tmp/sparse"], limits()).await;
-    assert_eq!(out.limit, Some(Limit::FileSize), "{out:?}");
+    assert_eq!(out.outcome.limit, Some(Limit::FileSize), "{out:?}");
     let free = Limits { file_size: None, ..limits() };
     let script = "truncate -s 1T /tmp/sparse && cat /tmp/sparse > /tmp/copy";
     let out = attack(&["sh", "-c", script], free).await;
-    assert_eq!(out.limit, Some(Limit::Tmpfs), "what is written of it takes room: {out:?}");
+    assert_eq!(out.outcome.limit, Some(Limit::Tmpfs), "what is written of it takes room: {out:?}");
 }
 
 #[tokio::test]
@@ -222,7 +223,7 @@ async fn floods_end_by_the_limit_of_output() {
     for script in ["yes", "yes >&2", "cat /dev/zero | cat", "while :; do yes; done"] {
         let out = attack(&["sh", "-c", script], limits()).await;
         assert_eq!(
-            (out.limit, out.ended),
+            (out.outcome.limit, out.outcome.ended),
             (Some(Limit::Output), Ended::Signaled),
             "{script}: {:?}",
             out.outcome
@@ -230,7 +231,7 @@ async fn floods_end_by_the_limit_of_output() {
         assert!(out.stdout.len().max(out.stderr.len()) < (1 << 20) + 100, "{script}");
     }
     let out = attack(&["sh", "-c", "yes > out"], limits()).await;
-    assert_eq!(out.limit, Some(Limit::FileSize), "{out:?}");
+    assert_eq!(out.outcome.limit, Some(Limit::FileSize), "{out:?}");
 }
 
 /// A gigabyte is read, counted and dropped.
@@ -241,7 +242,7 @@ async fn floods_are_drained_if_output_ends_nothing() {
         if patient(Duration::from_secs(1)) > Duration::from_secs(1) { 64 << 20 } else { 1 << 30 };
     let out = attack(&["sh", "-c", &format!("head -c {bytes} /dev/zero")], cut).await;
     assert_eq!(
-        (out.exit_code(), out.stdout_bytes, out.truncated),
+        (out.outcome.exit_code(), out.outcome.stdout_bytes, out.outcome.truncated),
         (0, Some(bytes), true),
         "{:?}",
         out.outcome
@@ -271,11 +272,11 @@ async fn floods_that_nobody_reads_wait() {
 async fn busy_loops_end_by_the_limit_of_processor_time() {
     let busy = Limits { cpu_time: Some(Duration::from_secs(1).into()), ..limits() };
     let out = attack(&["sh", "-c", "while :; do :; done"], busy.clone()).await;
-    assert_eq!(out.limit, Some(Limit::CpuTime), "{out:?}");
+    assert_eq!(out.outcome.limit, Some(Limit::CpuTime), "{out:?}");
     // Each process has a limit of its own, as the report says. So does a process that was left behind.
     let script = "for i in 1 2; do (while :; do :; done) & done; wait; exit 0";
     let out = attack(&["sh", "-c", script], busy).await;
-    assert!(out.status.success(), "{out:?}");
+    assert!(out.outcome.status.success(), "{out:?}");
 }
 
 #[tokio::test]
@@ -286,7 +287,7 @@ async fn stopped_trees_end_by_their_time() {
         (&["/payload", "stop-and-leave"], Ended::Exited),
     ] {
         let out = attack(words, endless()).await;
-        assert_eq!(out.ended, ended, "{words:?}: {out:?}");
+        assert_eq!(out.outcome.ended, ended, "{words:?}: {out:?}");
     }
 }
 
@@ -314,6 +315,6 @@ async fn arguments_and_variables_are_bounded() {
         let mut command = session.command("sh");
         command.args(["-c", &format!("{program} > /dev/null")]).limits(quiet);
         let out = beside(program, command.output_with_input(&input)).await.unwrap();
-        assert!(out.status.success(), "{program}: {out:?}");
+        assert!(out.outcome.status.success(), "{program}: {out:?}");
     }
 }

@@ -74,12 +74,12 @@ async fn one_shots_and_sessions_name_the_same_limit() {
     for &(script, limit, value, used) in ENDS {
         let ends = async |mut command: Command| {
             let out = command.args(["-c", script]).output().await.unwrap();
-            compare(script, &out, (limit, value, used));
+            compare(script, &out.outcome, (limit, value, used));
         };
         tokio::join!(ends(sandbox.command("sh")), ends(session.command("sh")));
     }
     let out = session.command("sh").args(["-c", "echo on"]).output().await.unwrap();
-    assert_eq!((out.limit, &*out.stdout), (None, &b"on\n"[..]));
+    assert_eq!((out.outcome.limit, &*out.stdout), (None, &b"on\n"[..]));
 }
 
 /// The policy has no such limit, or the command came to its end anyway.
@@ -91,7 +91,7 @@ async fn no_limit_is_named_on_a_guess() {
         ["kill -XCPU $$", "kill -XFSZ $$", "kill -9 $$", "exit 152", "exit 153", "exit 137", "exit 1"];
     for script in scripts {
         let out = free.command("sh").args(["-c", script]).output().await.unwrap();
-        assert_eq!((out.limit, out.failure()), (None, None), "{script}");
+        assert_eq!((out.outcome.limit, out.outcome.failure()), (None, None), "{script}");
     }
     let held = world.session().await;
     // Killed by another process, long before the timeout; a full directory that does not make it fail; output
@@ -100,11 +100,11 @@ async fn no_limit_is_named_on_a_guess() {
         ["kill -9 $$", "exit 137", "head -c 900000 /dev/zero > /tmp/f; exit 1", "head -c 1024 /dev/zero"];
     for script in scripts {
         let out = held.command("sh").args(["-c", script]).output().await.unwrap();
-        assert_eq!((out.limit, out.truncated), (None, false), "{script}: {out:?}");
+        assert_eq!((out.outcome.limit, out.outcome.truncated), (None, false), "{script}: {out:?}");
     }
     let fill = "i=0; while head -c 1000000 /dev/zero > /tmp/$i; do i=$((i+1)); done; exit 0";
     let out = held.command("sh").args(["-c", fill]).output().await.unwrap();
-    assert_eq!((out.limit, out.exit_code()), (None, 0), "it says that it succeeded: {out:?}");
+    assert_eq!((out.outcome.limit, out.outcome.exit_code()), (None, 0), "it says that it succeeded: {out:?}");
 }
 
 /// Kennel does not count output that goes past it, so that limit could not end the command.
@@ -138,13 +138,23 @@ async fn output_ends_a_command_only_where_the_policy_says_so() {
     let session =
         Session::prepare(&Policy::profile(Profile::NoNetwork, dir.path()).limits(cut)).await.unwrap();
     let out = session.command("yes").output().await.unwrap();
-    assert_eq!((out.ended, out.limit, out.truncated), (Ended::TimedOut, Some(Limit::WallTime), true));
-    assert_eq!(out.failure().unwrap().class, Class::Timeout);
+    assert_eq!(
+        (out.outcome.ended, out.outcome.limit, out.outcome.truncated),
+        (Ended::TimedOut, Some(Limit::WallTime), true)
+    );
+    assert_eq!(out.outcome.failure().unwrap().class, Class::Timeout);
     // A single command may ask for it anyway.
     let ends = Limits { output_ends: true, ..Limits::default() };
     let out = session.command("yes").limits(ends).output().await.unwrap();
-    assert_eq!((out.ended, out.limit, out.truncated), (Ended::Signaled, Some(Limit::Output), true));
-    assert!(out.stdout.starts_with(b"y\ny\n") && out.stdout_bytes > Some(1024), "{:?}", out.stdout_bytes);
+    assert_eq!(
+        (out.outcome.ended, out.outcome.limit, out.outcome.truncated),
+        (Ended::Signaled, Some(Limit::Output), true)
+    );
+    assert!(
+        out.stdout.starts_with(b"y\ny\n") && out.outcome.stdout_bytes > Some(1024),
+        "{:?}",
+        out.outcome.stdout_bytes
+    );
 }
 
 #[tokio::test]
@@ -222,7 +232,8 @@ async fn commands_with_the_rails_alone_get_the_same_words_about_limits() {
     let (caps, arguments) = (kennel::capabilities::Capabilities::default(), ["60"]);
     let (out, _) =
         kennel::capabilities::run_command("sleep", arguments, dir.path(), &caps, &limits).await.unwrap();
-    let Some(Details::Limit { limit, configured, used }) = out.failure().map(|failure| failure.details)
+    let Some(Details::Limit { limit, configured, used }) =
+        out.outcome.failure().map(|failure| failure.details)
     else {
         panic!("{out:?}")
     };

@@ -7,7 +7,10 @@ use std::{
     path::Path,
 };
 
-use kennel::{Mount, Session, TmpLife, files::FileKind};
+use kennel::{
+    Mount, Session, TmpLife,
+    files::{FileKind, Mode},
+};
 
 use super::{errno, names, shell, workspace};
 use crate::support::{World, access_list, workspace_on_disk};
@@ -153,7 +156,7 @@ async fn metadata_is_that_of_the_target_of_a_link() {
     set_mode(&world.at("file"), 0o640);
     symlink("file", world.at("link")).unwrap();
     let info = session.stat("link").await.unwrap();
-    assert_eq!((info.kind, info.size, info.mode), (FileKind::File, 5, 0o640));
+    assert_eq!((info.kind, info.size, info.mode), (FileKind::File, 5, Mode::new(0o640)));
     assert_eq!(info.modified, fs::metadata(world.at("file")).unwrap().modified().unwrap());
     assert!(session.stat("/").await.unwrap().is_dir());
     assert_eq!(errno(session.stat("none").await), libc::ENOENT);

@@ -4,7 +4,8 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use kennel::{Ended, Error, Limits, Output, Session, report::Wording};
+use kennel::{Ended, Error, Limits, Output, Session, Signal, report::Wording};
+use tokio::time::timeout;
 
 use super::super::{attempt, in_time, ready, shell};
 use super::{processes, shared};
@@ -115,7 +116,7 @@ async fn what_others_have_stopped_stays_so_while_a_storm_ends() {
     let mut command = session.command("sleep");
     command.arg("1000");
     let mut with_terminal = in_time(command.terminal(24, 80).spawn()).await.unwrap();
-    let mut stops = with_terminal.stops.take().unwrap();
+    let mut stops = with_terminal.stops();
     let are_stopped = || async {
         shell(&session, "cat /proc/[0-9]*/stat | grep -c ') T '; true").await.trim().parse::<u32>().unwrap()
     };
@@ -142,12 +143,12 @@ async fn what_others_have_stopped_stays_so_while_a_storm_ends() {
         () = storms => {}
         end = with_terminal.wait() => panic!("{end:?}"),
     }
-    assert!(stops.try_recv().is_err(), "no stop is reported");
+    assert!(timeout(Duration::ZERO, stops.next()).await.is_err(), "no stop is reported");
     assert!(!exists("went-on"));
     for child in [&mut tree, &mut running, &mut with_terminal] {
         in_time(child.kill()).await.unwrap();
     }
-    stopped.signal(libc::SIGCONT).unwrap();
+    stopped.signal(Signal::CONT).unwrap();
     in_time(stopped.wait()).await.unwrap();
     assert!(exists("went-on"));
 }

@@ -42,8 +42,12 @@ async fn a_timeout_ends_the_snippet_and_the_shell_keeps_its_state() {
             let begun = Instant::now();
             let out = timed(&shell, &format!("echo before; {endless}")).await;
             let took = begun.elapsed();
-            assert_eq!((out.ended, out.limit), (Ended::TimedOut, Some(Limit::WallTime)), "{endless}");
-            assert_eq!((out.exit_code(), out.has_ended), (124, false), "{}: {endless}", kind.name);
+            assert_eq!(
+                (out.outcome.ended, out.outcome.limit),
+                (Ended::TimedOut, Some(Limit::WallTime)),
+                "{endless}"
+            );
+            assert_eq!((out.outcome.exit_code(), out.has_ended), (124, false), "{}: {endless}", kind.name);
             assert_eq!(out.stdout, b"before\n", "{endless}");
             assert!(out.directory.as_ref().is_some_and(|path| path.ends_with("d")), "{out:?}");
             assert!(took < patient(Duration::from_millis(1900)), "SIGINT was enough: {endless}: {took:?}");
@@ -61,7 +65,7 @@ async fn the_policy_s_timeout_holds_for_each_snippet_and_not_for_the_shell() {
         said(&shell, "sleep 0.2").await;
     }
     let out = in_time(shell.snippet("sleep 1000").timeout(Duration::from_secs(3600)).output()).await.unwrap();
-    assert_eq!((out.ended, out.has_ended), (Ended::TimedOut, false));
+    assert_eq!((out.outcome.ended, out.has_ended), (Ended::TimedOut, false));
     assert_eq!(said(&shell, "echo $kept").await, "1\n");
 }
 
@@ -85,12 +89,21 @@ async fn an_interrupt_ends_the_snippet_that_runs_and_no_other() {
             eventually("it began", || kind.path().join("begun").exists()).await;
             shell.interrupt();
             let out = in_time(call).await.unwrap().unwrap();
-            assert_eq!((out.ended, out.has_ended), (Ended::Killed, false), "{}: {endless}", kind.name);
+            assert_eq!(
+                (out.outcome.ended, out.has_ended),
+                (Ended::Killed, false),
+                "{}: {endless}",
+                kind.name
+            );
             // The signal may come between two commands, and then bash goes on with the next one.
-            assert!(out.exit_code() == 130 || endless.ends_with("echo not"), "{}: {endless}", kind.name);
+            assert!(
+                out.outcome.exit_code() == 130 || endless.ends_with("echo not"),
+                "{}: {endless}",
+                kind.name
+            );
             let out = in_time(waiting).await.unwrap().unwrap();
             assert_eq!(
-                (out.ended, &*out.stdout),
+                (out.outcome.ended, &*out.stdout),
                 (Ended::Exited, &b"waited\n"[..]),
                 "{}: {endless}",
                 kind.name
@@ -133,12 +146,16 @@ async fn what_ignores_the_interrupt_is_killed() {
         said(&shell, "kept=1; sleep 1000 & old=$!").await;
         let stubborn = "sh -c \"trap '' INT; while :; do sleep 1000; done\"; echo not";
         let out = timed(&shell, stubborn).await;
-        assert_eq!((out.exit_code(), out.has_ended), (124, false), "{}: {out:?}", kind.name);
+        assert_eq!((out.outcome.exit_code(), out.has_ended), (124, false), "{}: {out:?}", kind.name);
         assert_eq!(said(&shell, "echo $kept; kill -0 $old && echo old").await, "1\nold\n", "{}", kind.name);
         // On a busy machine, a trap of the same snippet may come after the interrupt.
         said(&shell, "trap '' INT").await;
         let out = timed(&shell, "while :; do :; done").await;
-        assert_eq!((out.exit_code(), out.ended, out.has_ended), (124, Ended::TimedOut, true), "{out:?}");
+        assert_eq!(
+            (out.outcome.exit_code(), out.outcome.ended, out.has_ended),
+            (124, Ended::TimedOut, true),
+            "{out:?}"
+        );
         let next = run(&shell, "echo \"<$kept>\"").await;
         assert_eq!((&*next.stdout, next.origin), (&b"<>\n"[..], ShellOrigin::Replacement));
     })
@@ -161,7 +178,7 @@ async fn a_shell_that_ends_says_so_and_the_next_call_has_a_new_one() {
             said(&shell, "kept=1").await;
             let out = run(&shell, snippet).await;
             assert!(out.has_ended && out.directory.is_none(), "{}: {snippet}: {out:?}", kind.name);
-            assert_eq!(out.exit_code(), status, "{}: {snippet}", kind.name);
+            assert_eq!(out.outcome.exit_code(), status, "{}: {snippet}", kind.name);
             assert_eq!(String::from_utf8_lossy(&out.stdout), "last\n", "{}: {snippet}", kind.name);
             let next = run(&shell, "echo \"<$kept>\"").await;
             assert_eq!((&*next.stdout, next.origin), (&b"<>\n"[..], ShellOrigin::Replacement), "{snippet}");
@@ -190,7 +207,7 @@ async fn a_snippet_that_stops_the_shell_or_its_parent_hangs_nobody() {
     let hangs_nobody = async |stop| {
         let shell = kind.session.shell();
         let out = timed(&shell, stop).await;
-        assert_eq!(out.exit_code(), 124, "{stop}");
+        assert_eq!(out.outcome.exit_code(), 124, "{stop}");
         assert_eq!(said(&shell, "echo on").await, "on\n", "{stop}");
     };
     tokio::join!(

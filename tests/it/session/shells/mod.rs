@@ -103,7 +103,7 @@ async fn told(shell: &Shell, snippet: &str) -> (i32, String, String) {
     let out = run(shell, snippet).await;
     assert!(!out.has_ended, "{snippet}: {out:?}");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (out.status.code().unwrap(), text(&out.stdout), text(&out.stderr))
+    (out.outcome.status.code().unwrap(), text(&out.stdout), text(&out.stderr))
 }
 
 /// Runs a snippet that must succeed and write nothing to stderr. Returns its stdout.

@@ -18,7 +18,7 @@ async fn stdout_and_stderr_are_apart_and_exact() {
         assert_eq!(told(&shell, "printf 'no end'").await.1, "no end");
         let out = run(&shell, "printf 'a\\000b\\377\\n\\n'; printf '\\000' >&2").await;
         assert_eq!((&*out.stdout, &*out.stderr), (&b"a\0b\xff\n\n"[..], &b"\0"[..]));
-        assert_eq!((out.stdout_bytes, out.stderr_bytes), (Some(6), Some(1)));
+        assert_eq!((out.outcome.stdout_bytes, out.outcome.stderr_bytes), (Some(6), Some(1)));
         assert_eq!(said(&shell, "echo one > /dev/stdout; echo two > /dev/fd/1").await, "one\ntwo\n");
         assert_eq!(said(&shell, "cat <<'END'\n$HOME `x`\nEND\n").await, "$HOME `x`\n");
         assert_eq!(said(&shell, "cat; read -r x || echo no input").await, "no input\n");
@@ -60,13 +60,13 @@ async fn beyond_a_cap_output_is_counted_and_dropped() {
     let shell = kind.session.shell();
     let out = run(&shell, "head -c 300000 /dev/zero; echo e >&2").await;
     let marker = b"\n[kennel: output truncated, 299000 bytes dropped]\n";
-    assert!(out.truncated && out.stdout.ends_with(marker) && out.stdout.len() == 1000 + marker.len());
-    assert_eq!((out.stdout_bytes, &*out.stderr), (Some(300_000), &b"e\n"[..]));
+    assert!(out.outcome.truncated && out.stdout.ends_with(marker) && out.stdout.len() == 1000 + marker.len());
+    assert_eq!((out.outcome.stdout_bytes, &*out.stderr), (Some(300_000), &b"e\n"[..]));
     let out = in_time(shell.snippet("head -c 20 /dev/zero").output_cap(10).output()).await.unwrap();
-    assert!(out.truncated && out.stdout_bytes == Some(20), "{out:?}");
+    assert!(out.outcome.truncated && out.outcome.stdout_bytes == Some(20), "{out:?}");
     let out = in_time(shell.snippet("head -c 2000 /dev/zero").output_cap(5000).output()).await.unwrap();
-    assert!(out.truncated, "the policy's cap is the upper bound");
-    assert!(!run(&shell, "head -c 1000 /dev/zero").await.truncated, "each call has its own");
+    assert!(out.outcome.truncated, "the policy's cap is the upper bound");
+    assert!(!run(&shell, "head -c 1000 /dev/zero").await.outcome.truncated, "each call has its own");
 }
 
 /// Nobody waits for it, it is not in the next call's output, and it is not ended by SIGPIPE.
@@ -117,7 +117,7 @@ async fn a_forged_report_spoils_only_its_own_result() {
         // It has the number of no report, so it ends nothing.
         let early = "printf '999999 42\\n/forged\\n\\000' >/proc/$PPID/fd/20; sleep 0.2; echo late";
         let out = in_time(shell.run(early)).await.unwrap();
-        assert_eq!((out.exit_code(), &*out.stdout), (0, &b"late\n"[..]), "{}", kind.name);
+        assert_eq!((out.outcome.exit_code(), &*out.stdout), (0, &b"late\n"[..]), "{}", kind.name);
         assert_eq!(said(&shell, "echo next").await, "next\n", "{}", kind.name);
     }
 }
@@ -150,7 +150,7 @@ async fn output_that_must_end_interrupts_the_snippet() {
     let out =
         in_time(shell.snippet("while :; do echo yes; done").timeout(Duration::from_secs(60)).output()).await;
     let out = out.unwrap();
-    assert_eq!((out.limit, out.has_ended), (Some(kennel::report::Limit::Output), false), "{out:?}");
+    assert_eq!((out.outcome.limit, out.has_ended), (Some(kennel::report::Limit::Output), false), "{out:?}");
     assert_eq!(said(&shell, "echo $kept").await, "1\n");
 }
 
@@ -164,9 +164,9 @@ async fn what_the_proxy_refuses_is_told_by_the_snippet_that_asked() {
         let shell = session.shell();
         for host in ["one.example", "two.example"] {
             let out = run(&shell, &format!("/usr/bin/curl -sS https://{host}/")).await;
-            let told: Vec<_> = out.denials.iter().map(|denial| &*denial.subject).collect();
+            let told: Vec<_> = out.outcome.denials.iter().map(|denial| &*denial.subject).collect();
             assert_eq!(told, [format!("{host}:443")], "{}: {out:?}", kind.name);
         }
-        assert_eq!(run(&shell, "true").await.denials, [], "{}", kind.name);
+        assert_eq!(run(&shell, "true").await.outcome.denials, [], "{}", kind.name);
     }
 }

@@ -26,7 +26,7 @@ async fn what_git_obeys_stays_protected_when_git_replaces_it_outside() {
             assert!(status != 0 && stderr.contains("ead-only file system"), "{}: {stderr}", kind.name);
             git(kind.path(), &["config", "user.name", name]);
             let out = run(&shell, "echo x >> .git/config").await;
-            assert!(!out.status.success(), "{}: {out:?}", kind.name);
+            assert!(!out.outcome.status.success(), "{}: {out:?}", kind.name);
             assert_eq!(out.origin, origin, "{}", kind.name);
         }
         let config = fs::read_to_string(kind.path().join(".git/config")).unwrap();
@@ -46,8 +46,8 @@ async fn what_appears_at_a_protected_path_is_taken_away_after_each_snippet() {
         let shell = session.shell();
         let out = run(&shell, "mkdir -p .git/hooks && echo x >.git/hooks/pre-commit").await;
         assert!(!dir.join(".git/hooks/pre-commit").exists(), "{}: {out:?}", kind.name);
-        let is_told = out.denials.iter().any(|denial| denial.subject.contains(".git/hooks"));
-        assert!(is_told || !out.status.success(), "{}: {out:?}", kind.name);
+        let is_told = out.outcome.denials.iter().any(|denial| denial.subject.contains(".git/hooks"));
+        assert!(is_told || !out.outcome.status.success(), "{}: {out:?}", kind.name);
     }
 }
 

@@ -109,7 +109,7 @@ async fn a_shell_has_the_state_that_a_bash_outside_has() {
             assert!(!out.has_ended, "{snippets:#?}");
             let directory = out.directory.clone().unwrap();
             let below = directory.strip_prefix(&top).unwrap().display().to_string();
-            let found = (out.stdout.clone(), out.status.code().unwrap(), below);
+            let found = (out.stdout.clone(), out.outcome.status.code().unwrap(), below);
             let (stdout, status, place) = &expected[number];
             let wanted = (stdout.clone(), *status, place.trim_start_matches('/').to_owned());
             assert_eq!(found, wanted, "snippet {number} of {:#?}", &snippets[..=number]);

@@ -90,7 +90,7 @@ async fn a_failure_under_set_e_ends_the_snippet_in_bash_and_the_shell_in_sh() {
             let shell = kind.session.shell();
             said(&shell, "kept=1; cd /").await;
             let out = run(&shell, failing).await;
-            assert_eq!(out.status.code(), Some(status), "{}: {failing}", kind.name);
+            assert_eq!(out.outcome.status.code(), Some(status), "{}: {failing}", kind.name);
             assert_eq!(String::from_utf8_lossy(&out.stdout), "before\n", "{}: {failing}", kind.name);
             assert_eq!(out.has_ended, !kind.is_bash(), "{}: {failing}", kind.name);
             let next = run(&shell, "echo \"<$kept>\"; false; echo on").await;
@@ -126,7 +126,7 @@ async fn traps_stay_and_do_not_disturb_the_shell() {
             assert_eq!(said(&shell, "trap - DEBUG; echo x").await, "x\n");
         }
         let out = run(&shell, "exit 3").await;
-        assert!(out.has_ended && out.status.code() == Some(3), "{out:?}");
+        assert!(out.has_ended && out.outcome.status.code() == Some(3), "{out:?}");
     }
 }
 
