@@ -61,7 +61,7 @@ pub fn start_directory(session: &Session) -> PathBuf {
 /// The variables that commands of a session have.
 #[must_use]
 pub fn variables(session: &Session) -> BTreeMap<OsString, OsString> {
-    session.prepared().compiled.commands.environment.0.clone()
+    (*session.prepared().compiled.commands.environment.0).clone()
 }
 
 /// Whether a session's policy limits the output of a command.

@@ -47,7 +47,8 @@ pub struct Command {
     /// `None`: the program as given.
     arg0: Option<OsString>,
     arguments: Vec<OsString>,
-    environment: BTreeMap<OsString, OsString>,
+    /// Shared with the plan until it is changed.
+    environment: Arc<BTreeMap<OsString, OsString>>,
     /// Variables for the next start only.
     secrets: Vec<(OsString, Secret)>,
     directory: Option<PathBuf>,
@@ -100,7 +101,7 @@ struct Streams {
 }
 
 /// How the caller bounds the command, beyond the policy.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Bounds {
     timeout: Option<Duration>,
     limits: Option<Limits>,
@@ -128,7 +129,7 @@ impl Command {
             program: program.to_owned(),
             arg0: None,
             arguments: Vec::new(),
-            environment: source.prepared().compiled.commands.environment.0.clone(),
+            environment: Arc::clone(&source.prepared().compiled.commands.environment.0),
             secrets: Vec::new(),
             directory: None,
             streams: Streams::default(),
@@ -156,25 +157,25 @@ impl Command {
 
     /// Sets a variable of the command's environment.
     pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
-        self.environment.insert(name.as_ref().to_owned(), value.as_ref().to_owned());
+        Arc::make_mut(&mut self.environment).insert(name.as_ref().to_owned(), value.as_ref().to_owned());
         self
     }
 
     /// Removes a variable from the command's environment.
     pub fn env_remove(&mut self, name: impl AsRef<OsStr>) -> &mut Self {
-        self.environment.remove(name.as_ref());
+        Arc::make_mut(&mut self.environment).remove(name.as_ref());
         self
     }
 
     /// Removes every variable, including those of the policy.
     pub fn env_clear(&mut self) -> &mut Self {
-        self.environment.clear();
+        self.environment = Arc::default();
         self
     }
 
     /// Replaces the whole environment.
     pub(crate) fn replace_environment(&mut self, variables: BTreeMap<OsString, OsString>) {
-        self.environment = variables;
+        self.environment = Arc::new(variables);
     }
 
     /// Makes this the keeper of a shell. The limits on time and output hold for each call of the shell, not
@@ -335,15 +336,46 @@ impl Command {
         self.start(DefaultStdio::Inherit).await?.outcome().await
     }
 
-    /// Runs the command to its end and collects its output.
+    /// Runs the command to its end and collects its output. The future does not borrow the command: futures of
+    /// several can be collected, and run at the same time.
+    ///
+    /// ```no_run
+    /// # async fn example(session: kennel::Session) -> Result<(), kennel::Error> {
+    /// let runs: Vec<_> = (0..10).map(|n| session.command("echo").arg(n.to_string()).output()).collect();
+    /// for run in runs {
+    ///     print!("{}", String::from_utf8_lossy(&run.await?.stdout));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As for [`spawn`](Self::spawn).
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
-    pub async fn output(&mut self) -> Result<Output, Error> {
-        self.start(DefaultStdio::Collect).await?.wait_with_output().await
+    pub fn output(&mut self) -> impl Future<Output = Result<Output, Error>> + Send + use<> {
+        let mut command = self.for_one_start();
+        async move { command.start(DefaultStdio::Collect).await?.wait_with_output().await }
+    }
+
+    /// The same command with what a start uses up: descriptors of the caller, and secrets.
+    fn for_one_start(&mut self) -> Self {
+        let streams =
+            Streams { terminal: self.streams.terminal.clone(), ..std::mem::take(&mut self.streams) };
+        self.streams.terminal.clone_from(&streams.terminal);
+        Self {
+            source: self.source.clone(),
+            program: self.program.clone(),
+            arg0: self.arg0.clone(),
+            arguments: self.arguments.clone(),
+            environment: Arc::clone(&self.environment),
+            secrets: std::mem::take(&mut self.secrets),
+            directory: self.directory.clone(),
+            streams,
+            bounds: self.bounds.clone(),
+            ..*self
+        }
     }
 
     /// Like [`output`](Self::output), with `input` as standard input.

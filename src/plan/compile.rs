@@ -193,7 +193,7 @@ fn finish_for(
     let directory = start_directory(&inputs, workspace);
     let view = Arc::new(view);
     let commands = CommandDefaults {
-        environment: PlannedVariables(environment),
+        environment: PlannedVariables(Arc::new(environment)),
         client_variables: environment::client_variables(policy),
         directory,
         limits: policy.limits.clone(),
@@ -359,7 +359,7 @@ impl HostMounts {
 
 /// The variables of an environment. Values may be secrets, so `Debug` prints names only.
 #[derive(Clone, Default)]
-pub(crate) struct PlannedVariables(pub(crate) BTreeMap<OsString, OsString>);
+pub(crate) struct PlannedVariables(pub(crate) Arc<BTreeMap<OsString, OsString>>);
 
 impl fmt::Debug for PlannedVariables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

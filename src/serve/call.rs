@@ -235,7 +235,7 @@ impl Call {
     ) -> Result<BTreeMap<OsString, OsString>, Error> {
         let compiled = &session.prepared().compiled;
         let mut variables: BTreeMap<_, _> = match environment {
-            ClientEnvironment::Variables => compiled.commands.environment.0.clone(),
+            ClientEnvironment::Variables => (*compiled.commands.environment.0).clone(),
             ClientEnvironment::Environment | ClientEnvironment::Nothing => BTreeMap::new(),
         };
         // If a name appears twice, the first one counts, as in getenv(3).

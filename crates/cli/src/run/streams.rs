@@ -18,7 +18,6 @@ use kennel::{
 use tokio::{
     io::AsyncReadExt,
     net::unix::pipe,
-    sync::mpsc::UnboundedReceiver,
     time::{sleep, timeout},
 };
 
