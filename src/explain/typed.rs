@@ -73,6 +73,13 @@ impl Explainer {
         helps.then(|| Note::new(&shown(path), &reason, remedy))
     }
 
+    /// For a path that is there: the wall that keeps the command from changing it, if a setting helps.
+    pub(crate) fn hint_of_change(&self, path: &Path) -> Option<Note> {
+        let is_known = self.is_direct(path) && self.is_there(path) && !self.is_secret(path);
+        let Finding { reason, setting, .. } = self.read_only(path, &[]).filter(|_| is_known)?;
+        Some(Note::new(&shown(path), &reason, Some(remedy![setting?, " would allow changes"])))
+    }
+
     /// Whether a whole directory is a fair thing to grant.
     pub(super) fn may_be_granted(&self, directory: &Path) -> bool {
         let is_home = self.policy.homes.iter().any(|home| home.starts_with(directory));
