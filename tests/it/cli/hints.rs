@@ -292,7 +292,7 @@ fn a_failure_of_the_command_s_own_says_nothing() {
     symlink(places.hidden.path().join("f"), dir.join("link")).unwrap();
     let granted = format!("--ro={}", places.read_only.path().display());
     fs::write(places.read_only.path().join("raises.py"), "raise\n").unwrap();
-    write_program(&places.read_only.path().join("fails"), "#!/bin/sh\nexit 1\n");
+    write_program(places.read_only.path().join("fails"), "#!/bin/sh\nexit 1\n");
     for script in [
         "false",
         "exit 3",
@@ -314,6 +314,7 @@ fn a_failure_of_the_command_s_own_says_nothing() {
         "touch /usr/nothing",
         "rm /usr/bin/env",
         "cp f /usr/share/",
+        "false {ro}/is/no/path",
         "cat missing",
         "cat /nowhere/x /tmp/missing",
         "touch /tmp/made; mkdir made; false",
