@@ -408,8 +408,8 @@ pub(crate) enum LastLink {
 }
 
 /// The absolute path without links, `.` and `..`. `None` if the path is relative, its links form a loop, or it
-/// takes too long. Files of private file systems are gone after the command, and their links too, so paths there stay as they
-/// are written.
+/// takes too long. Files of private file systems are gone after the command, and their links too, so paths
+/// there stay as they are written.
 pub(crate) fn resolve(view: &View, path: &Path, last: LastLink) -> Option<PathBuf> {
     let mut todo: VecDeque<OsString> = VecDeque::new();
     prepend(&mut todo, path);
