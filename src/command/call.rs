@@ -47,7 +47,9 @@ impl Running {
             refusals.forget();
         }
         if let Some(context) = &mut self.spec.context {
-            Arc::make_mut(context).words = context::words(std::iter::once(snippet));
+            let watches = self.spec.wants_hints && !self.spec.explains;
+            let words = context::words(std::iter::once(snippet));
+            *context = Arc::new((**context).clone().typed(words, watches));
         }
         Ok(self.log.exec.another(SHELL.as_ref(), &[snippet.to_owned()], directory)?)
     }

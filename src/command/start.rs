@@ -149,8 +149,12 @@ impl Command {
             directory: directory.clone(),
             limits: limits.clone(),
             restrictions: self.bounds.restrictions.clone(),
-            words: context::words(typed),
+            words: Vec::new(),
+            unread: None,
         });
+        // With `explain`, what the command tries is a fact.
+        let watches = self.wants_hints && !compiled.commands.explains;
+        let context = context.map(|context| context.typed(context::words(typed), watches));
         Ok(CommandSpec {
             program: self.program.clone(),
             directory,

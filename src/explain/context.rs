@@ -9,9 +9,11 @@ mod tests;
 use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 
+use crate::explain::unread::Unread;
 use crate::explain::{Attempt, Explainer};
 use crate::launch::restrict::Restriction;
 use crate::launch::supervisor::failed_uses::{FailedUse, FailedUses, Miss};
@@ -29,6 +31,9 @@ const MOST: usize = 16;
 /// How many of them may be about hidden paths, and how many of those may be about paths that nobody typed.
 const MOST_HIDDEN: usize = 8;
 const MOST_GUESSES: usize = 3;
+
+/// How many uses of a kind are explained. Some have no reason, or the same, and a command can make each slow.
+const MOST_LOOKS: usize = 32;
 
 /// How many words of a command line are read.
 const MOST_WORDS: usize = 256;
@@ -50,6 +55,8 @@ pub(crate) struct ExplainContext {
     pub(crate) restrictions: Vec<Restriction>,
     /// What the caller typed: the program and its arguments, or what a shell was given.
     pub(crate) words: Vec<String>,
+    /// What was typed and is there, but read-only. `None` without hints, or if there is no such path.
+    pub(crate) unread: Option<Arc<Unread>>,
 }
 
 /// What the caller typed, as far as it is text.
@@ -93,10 +100,32 @@ impl ExplainContext {
         self.words.iter().flat_map(|word| self.paths_in(word)).collect()
     }
 
+    /// The same context for what the caller types now. `watches`: with hints for paths that are read-only.
+    pub(crate) fn typed(self, words: Vec<String>, watches: bool) -> Self {
+        let mut context = Self { words, unread: None, ..self };
+        if watches {
+            context.unread = Unread::watch(context.unchangeable()).map(Arc::new);
+        }
+        context
+    }
+
+    /// The typed paths that the command may have wanted to change in vain, each with its path outside. A
+    /// directory counts only at the end, as in `cp FILE DIRECTORY`: others are mostly entered, or read below.
+    fn unchangeable(&self) -> impl Iterator<Item = (PathBuf, PathBuf)> {
+        let end = self.words.last().and_then(|word| word.split_whitespace().next_back()).unwrap_or_default();
+        let last = self.paths_in(end).pop().map(|named| named.path);
+        let typed = self.typed_paths().into_iter().map(|named| named.path);
+        typed.filter_map(move |path| {
+            self.explainer.hint_of_change(&path)?;
+            let outside = self.explainer.view.host_path(&path)?;
+            (Some(&path) == last.as_ref() || !outside.is_dir()).then_some((path, outside))
+        })
+    }
+
     /// The attempts that the sandbox made fail.
     pub(crate) fn denials(&self, uses: &FailedUses) -> Vec<Denial> {
-        let written =
-            uses.writes.iter().filter_map(|failed| Some((failed.order, self.denial(&failed.path, failed)?)));
+        let written = uses.writes.iter().skip(uses.writes.len().saturating_sub(MOST_LOOKS));
+        let written = written.filter_map(|failed| Some((failed.order, self.denial(&failed.path, failed)?)));
         let mut denials: Vec<(u64, Denial)> = written.chain(self.hidden(uses)).collect();
         denials.sort_by_key(|(order, _)| *order);
         let mut denials = once_each(denials.into_iter().map(|(_, denial)| denial));
@@ -115,31 +144,36 @@ impl ExplainContext {
     /// what was typed, and of the rest only the last ones that look as if somebody meant them.
     fn hidden(&self, uses: &FailedUses) -> Vec<(u64, Denial)> {
         let typed = self.typed_paths();
-        let is_typed = |path: &Path| typed.iter().any(|named| named.path == path);
+        let is_typed = |path: &Path| path != Path::new("/") && typed.iter().any(|named| named.path == path);
+        let mut looks = 0..MOST_LOOKS;
         let (mut named, mut guesses): (Vec<(u64, Denial)>, Vec<&FailedUse>) = (Vec::new(), Vec::new());
-        for Miss { failed: missed, was_wanted, is_found } in &uses.misses {
+        for Miss { failed: missed, was_wanted, is_found } in uses.misses.iter().rev() {
             let path = without_parents(&missed.path);
             let mut typed = path.ancestors().filter(|above| is_typed(above));
             // What is to be made needs its own directory, and not one above.
-            let subject = |above| self.denial(if missed.writes { &path } else { above }, missed);
+            let subject = |above| {
+                looks.next()?;
+                self.denial(if missed.writes { &path } else { above }, missed)
+            };
             match typed.find_map(subject) {
                 Some(denial) if named.iter().any(|(_, other)| other.subject == denial.subject) => {}
                 Some(denial) => named.push((missed.order, denial)),
                 // Where a search goes on, the last directory counts.
-                None if *was_wanted && !is_found && self.is_meant(&path) => {
-                    guesses.retain(|other| other.path.file_name() != missed.path.file_name());
+                None if *was_wanted
+                    && !is_found
+                    && self.is_meant(&path)
+                    && guesses.iter().all(|later| later.path.file_name() != missed.path.file_name()) =>
+                {
                     guesses.push(missed);
                 }
                 None => {}
             }
         }
-        let guesses =
-            guesses.into_iter().filter_map(|missed| Some((missed.order, self.denial(&missed.path, missed)?)));
-        let mut guesses: Vec<_> = guesses.collect();
-        guesses.drain(..guesses.len().saturating_sub(MOST_GUESSES));
-        named.extend(guesses);
-        named.drain(..named.len().saturating_sub(MOST_HIDDEN));
-        named
+        let guesses = guesses.into_iter().take(MOST_LOOKS);
+        let guesses = guesses.filter_map(|missed| Some((missed.order, self.denial(&missed.path, missed)?)));
+        let mut last: Vec<_> = guesses.take(MOST_GUESSES).chain(named).take(MOST_HIDDEN).collect();
+        last.reverse();
+        last
     }
 
     /// Whether a path that is not there looks as if somebody meant it: it is no file of the system, no

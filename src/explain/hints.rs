@@ -44,6 +44,9 @@ const WRITING: &[&str] = &["creat", "mkdir", "touch", "writ"];
 const MOST_LINES: usize = 64;
 const LONGEST_LINE: usize = 8192;
 
+/// How many hints may be about what the command perhaps wanted.
+const MOST_GUESSES: usize = 2;
+
 /// What is known of a program that was typed.
 enum Known {
     /// It searches this file in the directories above.
@@ -88,6 +91,9 @@ impl ExplainContext {
             hints.extend(self.of_network());
             hints.extend(self.of_paths());
             hints.extend(self.of_programs(code));
+            if hints.is_empty() && outcome.denials.is_empty() {
+                hints.extend(self.of_unread());
+            }
         }
         hints.extend(self.of_background(outcome));
         hints.extend(of_caches(registries));
@@ -177,6 +183,13 @@ impl ExplainContext {
     fn of_paths(&self) -> Vec<Note> {
         let typed = self.typed_paths().into_iter();
         typed.filter_map(|typed| self.explainer.hint(&typed.path, typed.is_output)).collect()
+    }
+
+    /// Paths that were typed and are read-only, which the command has not read: it may have wanted to change
+    /// them.
+    fn of_unread(&self) -> Vec<Note> {
+        let unread = self.unread.as_ref().map(|unread| unread.paths()).unwrap_or_default();
+        unread.iter().filter_map(|path| self.explainer.hint_of_change(path)).take(MOST_GUESSES).collect()
     }
 
     /// What is known of programs that were typed.

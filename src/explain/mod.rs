@@ -9,6 +9,7 @@ pub(crate) mod hints;
 #[cfg(test)]
 mod tests;
 pub(crate) mod typed;
+pub(crate) mod unread;
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -396,6 +397,9 @@ fn is_plain(path: &Path) -> bool {
 /// Most components of a path that is explained. The time to resolve one grows with their square.
 const MOST_PARTS: usize = 128;
 
+/// Most steps to resolve one path. Without it, a chain of links through many directories takes long.
+const MOST_STEPS: usize = 2 * MOST_PARTS;
+
 /// What to do with a link in the last component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LastLink {
@@ -403,9 +407,9 @@ pub(crate) enum LastLink {
     Kept,
 }
 
-/// The absolute path without links, `.` and `..`. `None` if the path is relative or its links form a loop.
-/// Files of private file systems are gone after the command, and their links too, so paths there stay as they
-/// are written.
+/// The absolute path without links, `.` and `..`. `None` if the path is relative, its links form a loop, or it
+/// takes too long. Files of private file systems are gone after the command, and their links too, so paths
+/// there stay as they are written.
 pub(crate) fn resolve(view: &View, path: &Path, last: LastLink) -> Option<PathBuf> {
     let mut todo: VecDeque<OsString> = VecDeque::new();
     prepend(&mut todo, path);
@@ -413,7 +417,11 @@ pub(crate) fn resolve(view: &View, path: &Path, last: LastLink) -> Option<PathBu
     if !path.is_absolute() || todo.len() > MOST_PARTS {
         return None;
     }
-    while let Some(part) = todo.pop_front() {
+    for step in 0.. {
+        let Some(part) = todo.pop_front() else { break };
+        if step == MOST_STEPS {
+            return None;
+        }
         if part == ".." {
             at.pop();
             continue;

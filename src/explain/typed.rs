@@ -31,14 +31,14 @@ impl Explainer {
     }
 
     /// The wall before `path`, if a setting helps. `is_output`: a shell opens it for writing. Otherwise it
-    /// counts as written to only if nothing is there.
+    /// counts as written to only if nothing is there, but its directory is: `s/a/b/` is no path.
     pub(crate) fn hint(&self, path: &Path, is_output: bool) -> Option<Note> {
         if !self.is_direct(path) {
             return None;
         }
         match self.absent(path, false, &[]) {
             Some(hidden) => self.hidden(path, is_output, &hidden.reason),
-            None if is_output || !self.is_there(path) => self.unwritable(path, is_output),
+            None if is_output || self.may_be_made(path) => self.unwritable(path, is_output),
             None => None,
         }
     }
@@ -46,6 +46,10 @@ impl Explainer {
     /// Whether the sandbox shows something at `path`.
     fn is_there(&self, path: &Path) -> bool {
         self.view.get(path).is_some() || self.view.host_path(path).is_some_and(|shown| exists(&shown))
+    }
+
+    fn may_be_made(&self, path: &Path) -> bool {
+        !self.is_there(path) && path.parent().is_some_and(|parent| self.is_there(parent))
     }
 
     /// A path that exists outside, or whose directory does.
@@ -71,6 +75,13 @@ impl Explainer {
         let remedy = setting.map(|setting| remedy![setting, " allows it"]);
         let helps = remedy.is_some() || is_output;
         helps.then(|| Note::new(&shown(path), &reason, remedy))
+    }
+
+    /// For a path that is there: the wall that keeps the command from changing it, if a setting helps.
+    pub(crate) fn hint_of_change(&self, path: &Path) -> Option<Note> {
+        let is_known = self.is_direct(path) && self.is_there(path) && !self.is_secret(path);
+        let Finding { reason, setting, .. } = self.read_only(path, &[]).filter(|_| is_known)?;
+        Some(Note::new(&shown(path), &reason, Some(remedy![setting?, " would allow changes"])))
     }
 
     /// Whether a whole directory is a fair thing to grant.

@@ -28,6 +28,7 @@ fn context(policy: Policy, directory: &Path, typed: &[&str]) -> ExplainContext {
         limits: compiled.commands.limits,
         restrictions: Vec::new(),
         words: words(typed.iter().map(OsStr::new)),
+        unread: None,
     }
 }
 
@@ -153,6 +154,38 @@ fn many_attempts_give_few_denials() {
     let workspace = workspace();
     let denials = plain(&workspace, &[]).denials(&written((0..256).map(|n| format!("/usr/{n}"))));
     assert_eq!((denials.len(), &*denials[MOST - 1].subject), (MOST, "/usr/255"));
+}
+
+/// A command can make chains of links, each of which leads through many directories.
+#[test]
+fn chains_of_links_take_little_time() {
+    let workspace = workspace();
+    let mut deep = workspace.path().to_owned();
+    deep.extend(std::iter::repeat_n("d", 100));
+    std::fs::create_dir_all(&deep).expect("directories");
+    let link = |number: u32| deep.join(format!("link{number}"));
+    let chain = |last: &str| {
+        for number in 0..39 {
+            let _ = std::fs::remove_file(link(number));
+            let to = if number == 38 { last.into() } else { link(number + 1) };
+            std::os::unix::fs::symlink(to, link(number)).expect("a link");
+        }
+    };
+    let paths: Vec<String> =
+        (0..256).map(|number| link(0).join(number.to_string()).display().to_string()).collect();
+    let context = plain(&workspace, &[workspace.path().to_str().expect("text")]);
+    for last in ["/usr", "/srv"] {
+        chain(last);
+        let begun = std::time::Instant::now();
+        context.denials(&written(paths.iter().cloned()));
+        let misses = paths.iter().map(|path| Miss {
+            failed: FailedUse { writes: true, ..failed(path, Errno::ENOENT) },
+            was_wanted: true,
+            is_found: false,
+        });
+        context.denials(&FailedUses { misses: misses.collect(), ..FailedUses::default() });
+        assert!(begun.elapsed() < std::time::Duration::from_secs(8), "{last}: {:?}", begun.elapsed());
+    }
 }
 
 #[test]

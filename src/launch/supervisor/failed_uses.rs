@@ -68,60 +68,65 @@ pub(crate) struct FailedUses {
     pub(crate) count: u64,
 }
 
+/// What the supervisor sees of a call.
+#[derive(Debug)]
+pub(crate) enum Seen {
+    Connects(SocketAddr),
+    /// A search for a file of this name has ended.
+    Finds(PathBuf),
+    Fails {
+        failed: FailedUse,
+        was_wanted: bool,
+    },
+}
+
+/// What a call does, as far as it counts. This looks paths up, which waits for a file system that hangs. So
+/// nobody may hold a lock meanwhile.
+pub(crate) fn seen(caller: &Caller, call: &libc::seccomp_notif, view: &View) -> Vec<Seen> {
+    let argument = |index: usize| call.data.args.get(index).copied().unwrap_or_default();
+    let see = |PathCall { directory, path, act, .. }: &PathCall| {
+        if let Act::Connect(length) = *act {
+            return address_at(caller, argument(*path), argument(length)).map(Seen::Connects);
+        }
+        let base = directory.map_or(libc::AT_FDCWD, |index| int(argument(index)));
+        let flags = match act {
+            Act::Open(index) => OFlag::from_bits_truncate(int(argument(*index))),
+            Act::Create => OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_TRUNC,
+            _ => OFlag::empty(),
+        };
+        // An empty path is about a descriptor.
+        let path = caller.path(argument(*path)).ok().filter(|path| !path.as_os_str().is_empty())?;
+        let attempt = Attempt { caller, base, path: &path, flags };
+        match attempt.end(*act)? {
+            End::Fails { errno, writes } => attempt.failure(*act, errno, writes, view),
+            End::Found => Some(Seen::Finds(path)),
+        }
+    };
+    OBSERVED.iter().filter(|it| it.number == i64::from(call.data.nr)).filter_map(see).collect()
+}
+
 impl FailedUses {
-    /// Adds what fails of a call.
-    pub(crate) fn add(&mut self, caller: &Caller, call: &libc::seccomp_notif, view: &View) {
-        let calls = OBSERVED.iter().filter(|it| it.number == i64::from(call.data.nr));
-        for PathCall { directory, path, act, .. } in calls {
-            let argument = |index: usize| call.data.args.get(index).copied().unwrap_or_default();
-            if let Act::Connect(length) = *act {
-                self.add_address(address_at(caller, argument(*path), argument(length)));
-                continue;
-            }
-            let base = directory.map_or(libc::AT_FDCWD, |index| int(argument(index)));
-            let Ok(path) = caller.path(argument(*path)) else { continue };
-            let flags = match act {
-                Act::Open(index) => OFlag::from_bits_truncate(int(argument(*index))),
-                Act::Create => OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_TRUNC,
-                _ => OFlag::empty(),
-            };
-            // An empty path is about a descriptor.
-            if !path.as_os_str().is_empty() {
-                let attempt = Attempt { caller, base, path: &path, flags };
-                match attempt.end(*act) {
-                    Some(End::Found) => self.find(&path),
-                    Some(End::Fails { errno, writes }) => self.fail(&attempt, (*act, errno, writes), view),
-                    None => {}
+    pub(crate) fn add(&mut self, seen: Seen) {
+        match seen {
+            Seen::Connects(address) if self.addresses.contains(&address) => {}
+            Seen::Connects(address) if self.addresses.len() < MOST_ADDRESSES => self.addresses.push(address),
+            Seen::Connects(_) => {}
+            Seen::Finds(path) => {
+                for missed in &mut self.misses {
+                    missed.is_found |= missed.failed.path.file_name() == path.file_name();
                 }
             }
+            Seen::Fails { failed, was_wanted } => self.fail(failed, was_wanted),
         }
     }
 
-    fn add_address(&mut self, address: Option<SocketAddr>) {
-        let new = address.filter(|address| !self.addresses.contains(address));
-        self.addresses.extend(new.filter(|_| self.addresses.len() < MOST_ADDRESSES));
-    }
-
-    /// Notes that a search for this name has ended.
-    fn find(&mut self, path: &Path) {
-        for missed in &mut self.misses {
-            missed.is_found |= missed.failed.path.file_name() == path.file_name();
-        }
-    }
-
-    fn fail(&mut self, attempt: &Attempt<'_>, (act, errno, writes): (Act, Errno, bool), view: &View) {
-        let Some(path) = attempt.absolute() else { return };
-        // What is missing in a directory of the host is not hidden, unless a link leads elsewhere.
-        if errno == Errno::ENOENT && view.host_path(&path).is_some() && attempt.look(false).is_err() {
-            return;
-        }
+    fn fail(&mut self, failed: FailedUse, mut was_wanted: bool) {
         self.count += 1;
-        let failed = FailedUse { order: self.count, path, errno, writes };
-        if errno != Errno::ENOENT {
+        let failed = FailedUse { order: self.count, ..failed };
+        if failed.errno != Errno::ENOENT {
             self.writes.retain(|other| !other.is_again(&failed));
             self.writes.push_back(failed);
         } else {
-            let mut was_wanted = !matches!(act, Act::Look | Act::Change | Act::Remove | Act::Rename);
             self.misses.retain(|other| {
                 let is_same = other.failed.is_again(&failed);
                 was_wanted |= is_same && other.was_wanted;
@@ -179,6 +184,17 @@ impl Attempt<'_> {
             true => Some(self.path.to_owned()),
             false => Some(self.caller.directory_path(self.base)?.join(self.path)),
         }
+    }
+
+    /// `None`: the host is the reason. What is missing in a directory of the host is not hidden, unless a link
+    /// leads elsewhere.
+    fn failure(&self, act: Act, errno: Errno, writes: bool, view: &View) -> Option<Seen> {
+        let path = self.absolute()?;
+        if errno == Errno::ENOENT && view.host_path(&path).is_some() && self.look(false).is_err() {
+            return None;
+        }
+        let was_wanted = !matches!(act, Act::Look | Act::Change | Act::Remove | Act::Rename);
+        Some(Seen::Fails { failed: FailedUse { order: 0, path, errno, writes }, was_wanted })
     }
 
     /// `None`: it does not fail, or not because of the sandbox.

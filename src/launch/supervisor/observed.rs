@@ -9,12 +9,17 @@ use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use nix::fcntl::OFlag;
+use nix::sys::stat::fstat;
+
 use crate::launch::supervisor::answer::int;
 use crate::launch::supervisor::caller::{Caller, is_own_proc};
 use crate::launch::supervisor::refused::caller_name;
 use crate::plan::seccomp::observed::{Act, OBSERVED, PathCall};
 use crate::report::observed::{Observed, ObservedPath};
 use crate::sys;
+use crate::sys::dirfd::{open_without_links, own_path};
+use crate::sys::inode::{FileKind, kind};
 use crate::sys::lexical::clean;
 use crate::sys::locked;
 use crate::view::View;
@@ -194,12 +199,55 @@ fn without_parents(path: &Path) -> PathBuf {
 
 /// The interpreter that a script names in its first line.
 fn interpreter(file: &Path) -> Option<PathBuf> {
-    // Opening a pipe would wait.
-    let file = fs::metadata(file).is_ok_and(|it| it.is_file()).then(|| File::open(file).ok())??;
+    // Opening a pipe would wait, and the command can put one there at any time.
+    let held = open_without_links(file, OFlag::empty()).ok()?;
+    let is_file = kind(&fstat(&held).ok()?) == FileKind::File;
+    let file = is_file.then(|| File::open(own_path(&held)).ok())??;
     let mut start = [0; 256];
     let read = file.read_at(&mut start, 0).ok()?;
     let line = start.get(..read)?.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let word = line.split(|byte| matches!(byte, b' ' | b'\t')).find(|word| !word.is_empty())?;
     let path = PathBuf::from(OsString::from_vec(word.to_vec()));
     path.is_absolute().then(|| without_parents(&path))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering::Relaxed;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+    use nix::sys::stat::Mode;
+
+    use super::*;
+
+    /// The command can replace a script at any time.
+    #[test]
+    fn a_pipe_in_place_of_a_script_keeps_nobody_waiting() {
+        let host = tempfile::Builder::new().prefix("kennel-test-").tempdir_in("/tmp").expect("a directory");
+        let (script, pipe) = (host.path().join("script"), host.path().join("pipe"));
+        fs::write(&script, "#!/bin/sh\n").expect("a script");
+        nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).expect("a pipe");
+        let is_over = Arc::new(AtomicBool::new(false));
+        let swapping = {
+            let (script, is_over) = (script.clone(), Arc::clone(&is_over));
+            std::thread::spawn(move || {
+                while !is_over.load(Relaxed) {
+                    let swap = RenameFlags::RENAME_EXCHANGE;
+                    renameat2(AT_FDCWD, &script, AT_FDCWD, &pipe, swap).expect("swapped");
+                }
+            })
+        };
+        let (ended, end) = mpsc::channel();
+        std::thread::spawn(move || {
+            let found = (0..50_000).filter_map(|_| interpreter(&script)).count();
+            ended.send(found)
+        });
+        let found = end.recv_timeout(Duration::from_secs(30));
+        is_over.store(true, Relaxed);
+        swapping.join().expect("the other thread");
+        assert!(found.expect("an end") > 0);
+    }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use syscalls::Sysno;
 
 use crate::launch::supervisor::caller::{Caller, is_own_proc};
-use crate::launch::supervisor::failed_uses::FailedUses;
+use crate::launch::supervisor::failed_uses::{self, FailedUses};
 use crate::report::denial::{Basis, Denial, clean};
 use crate::report::enforcement::Protection;
 use crate::sys;
@@ -65,8 +65,10 @@ impl Refusals {
 
     /// Adds a call that goes on, if the sandbox makes it fail.
     pub(crate) fn add_use(&self, listener: BorrowedFd<'_>, call: &libc::seccomp_notif) {
-        if let Ok(caller) = Caller::of(listener, call) {
-            locked(&self.uses).add(&caller, call, &self.view);
+        let Ok(caller) = Caller::of(listener, call) else { return };
+        // A look-up may hang, and the end of the command takes the lock.
+        for seen in failed_uses::seen(&caller, call, &self.view) {
+            locked(&self.uses).add(seen);
         }
     }
 

@@ -101,6 +101,7 @@ impl Places {
         for place in [&places.workspace, &places.hidden, &places.read_only] {
             fs::write(place.path().join("f"), "x\n").unwrap();
         }
+        fs::write(places.read_only.path().join("old"), "").unwrap();
         places
     }
 
@@ -160,6 +161,21 @@ const HELPED: &[(&[&str], &str, &str, &str)] = &[
     (&["--ro={ro}"], "echo y > {ro}/f", "kennel: hint: {ro}/f: ", ""),
     (&["--ro={ro}"], "cp f {ro}/copy", "kennel: hint: {ro}/copy: ", ""),
     (&["--profile=read-only"], "touch ./made", "kennel: hint: {ws}/made: read-only: the workspace", ""),
+    // A path that is there, read-only, and that the command has not read.
+    (
+        &["--ro={ro}"],
+        "sed -i s/x/y/ {ro}/f",
+        "kennel: hint: {ro}/f: read-only: {ro} is granted for reading; ",
+        "",
+    ),
+    (&["--ro={ro}"], "rm {ro}/old", "kennel: hint: {ro}/old: ", ""),
+    (&["--ro={ro}"], "touch {ro}/f", "kennel: hint: {ro}/f: ", ""),
+    (&["--ro={ro}"], "chmod 600 {ro}/f", "kennel: hint: {ro}/f: ", ""),
+    (&["--ro={ro}"], "tee {ro}/f < f", "kennel: hint: {ro}/f: ", ""),
+    (&["--ro={ro}"], "cp f {ro}/", "kennel: hint: {ro}: ", ""),
+    (&["--ro={ro}"], "cp ./f {ro}", "kennel: hint: {ro}: ", ""),
+    (&["--ro={ro}"], "test -w {ro}/f", "kennel: hint: {ro}/f: ", ""),
+    (&["--profile=read-only"], "sed -i s/x/x/ ./f", "kennel: hint: {ws}/f: read-only: the workspace", ""),
     // The network, and limits.
     (
         &["--net=none"],
@@ -275,13 +291,30 @@ fn a_failure_of_the_command_s_own_says_nothing() {
     make_repository(&dir.join(".git"));
     symlink(places.hidden.path().join("f"), dir.join("link")).unwrap();
     let granted = format!("--ro={}", places.read_only.path().display());
+    fs::write(places.read_only.path().join("raises.py"), "raise\n").unwrap();
+    write_program(places.read_only.path().join("fails"), "#!/bin/sh\nexit 1\n");
     for script in [
         "false",
         "exit 3",
         "grep absent f",
         "grep absent {ro}/f",
         "grep absent /usr/share/common-licenses/* /etc/hosts",
-        "test -w {ro}/f",
+        // What it has read is not what it could not change.
+        "sed q1 {ro}/f",
+        "cat {ro}/f missing",
+        "grep -r absent {ro}",
+        "find {ro} -name f -exec false {} +",
+        "python3 {ro}/raises.py",
+        "sh {ro}/raises.py",
+        "{ro}/fails",
+        "cd {ro}; false",
+        "git -C {ro} rev-parse absent",
+        // No flag allows it, and it may only look.
+        "ls /usr/lib/nothing",
+        "touch /usr/nothing",
+        "rm /usr/bin/env",
+        "cp f /usr/share/",
+        "false {ro}/is/no/path",
         "cat missing",
         "cat /nowhere/x /tmp/missing",
         "touch /tmp/made; mkdir made; false",
