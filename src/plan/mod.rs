@@ -12,7 +12,6 @@ pub(crate) mod limits;
 pub(crate) mod namespaces;
 pub(crate) mod network;
 pub(crate) mod overlay;
-pub(crate) mod policy_facts;
 pub(crate) mod pseudoterminal;
 pub(crate) mod seccomp;
 pub(crate) mod sections;

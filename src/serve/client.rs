@@ -33,7 +33,7 @@ use crate::serve::client::call::Call;
 use crate::serve::directory::{Directory, Name};
 use crate::serve::place::is_held;
 use crate::serve::question::{Problem, Question, Reply, SentDescription};
-use crate::session::stats::Stats;
+use crate::session::log::stats::Stats;
 use crate::sys::closing::HeldFd;
 use crate::sys::packet;
 use crate::sys::packet::{Packet, address, packet_socket};

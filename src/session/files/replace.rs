@@ -18,7 +18,7 @@ use xattr::FileExt as _;
 use crate::host::writers::ACCESS_LIST;
 use crate::protect::forbid::Creation;
 use crate::protect::{forbid, recheck};
-use crate::session::view_fd::FileCall;
+use crate::session::files::view_fd::FileCall;
 use crate::sys;
 use crate::sys::dirfd;
 use crate::sys::dirfd::{MOST_LINKS, under_temporary_name};

@@ -9,7 +9,7 @@ use crate::launch::control::Arrival;
 use crate::launch::supervisor::Supervisor;
 use crate::network::serving::Serving;
 use crate::report::error::Error;
-use crate::session::stats::Counts;
+use crate::session::log::stats::Counts;
 use crate::session::zygote::Zygote;
 use crate::session::zygote::common_init::CommonInit;
 use crate::session::zygote::worker::Worker;

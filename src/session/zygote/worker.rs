@@ -18,8 +18,8 @@ use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::plan::network::SOCKETS_HANDED_OUT;
 use crate::protect::watch::Watch;
 use crate::report::error::Error;
+use crate::session::log::stats::Counts;
 use crate::session::mount_state::WorkerMounts;
-use crate::session::stats::Counts;
 
 /// A worker without a command, with what it has reported so far.
 #[derive(Debug)]
