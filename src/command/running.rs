@@ -26,7 +26,7 @@ use crate::explain::context::ExplainContext;
 use crate::host::cgroups::Setting;
 use crate::launch::control::Arrival;
 use crate::launch::inside::{CommandInit, CommandKey, Inside, Leftover, PATIENCE};
-use crate::launch::prepared::Prepared;
+use crate::launch::prepared::{FailedStep, Prepared};
 use crate::launch::supervisor::refused::Refusals;
 use crate::launch::supervisor::{Sink, Supervisor};
 use crate::network::publish::Publishing;
@@ -391,7 +391,8 @@ impl Running {
             }
             Report::Skipped { section, index, errno } => {
                 let own_steps = self.spec.own_steps.as_ref();
-                self.prepared.step_skipped(own_steps, (section, index), errno, &mut self.enforcement);
+                let skipped = FailedStep { section, index, errno };
+                self.prepared.step_skipped(own_steps, skipped, &mut self.enforcement);
             }
             _ => {}
         }

@@ -11,7 +11,7 @@ use crate::broker::SpawnPolicy;
 use crate::broker::checked::{CredentialResolver, NoCredentials};
 use crate::broker::envelope::Envelope;
 use crate::broker::manifest::Manifest;
-use crate::connector::http::{Granted, HttpClient, NoAnswer, Sender, Wanted};
+use crate::connector::http::{Granted, GrantedHosts, HttpClient, NoAnswer, Sender, Wanted};
 use crate::connector::journal::{Journal, LogLevel};
 use crate::connector::spawn::{SpawnExecutor, Spawned};
 use crate::network::proxy::Proxy;
@@ -38,12 +38,18 @@ pub(crate) struct Loaded {
     pub(crate) max_body: usize,
 }
 
+/// The hosts of a call, as rules and as the caller wrote them.
+pub(crate) struct CallHosts {
+    pub(crate) rules: Rules,
+    pub(crate) hosts: Vec<String>,
+}
+
 /// What one call may do, and what it has done.
 pub(crate) struct Host {
     pub(crate) program: Arc<Loaded>,
     pub(crate) journal: Arc<Journal>,
     /// The hosts of the call, if it narrows those of the manifest.
-    pub(crate) narrower: Option<(Rules, Vec<String>)>,
+    pub(crate) narrower: Option<CallHosts>,
     pub(crate) spawns: SpawnPolicy,
     pub(crate) resolver: Option<Arc<dyn CredentialResolver>>,
     pub(crate) response: Option<Answer>,
@@ -140,7 +146,7 @@ impl Host {
     pub(crate) fn new(
         program: &Arc<Loaded>,
         journal: &Arc<Journal>,
-        narrower: Option<(Rules, Vec<String>)>,
+        narrower: Option<CallHosts>,
         spawns: SpawnPolicy,
         resolver: Option<Arc<dyn CredentialResolver>>,
     ) -> Self {
@@ -191,8 +197,8 @@ impl Host {
             connector: name,
             client: &**client,
             granted: Granted {
-                manifest: (rules, &manifest.hosts),
-                call: self.narrower.as_ref().map(|(rules, hosts)| (rules, &**hosts)),
+                manifest: GrantedHosts { rules, hosts: &manifest.hosts },
+                call: self.narrower.as_ref().map(|CallHosts { rules, hosts }| GrantedHosts { rules, hosts }),
             },
             credential: manifest.credential.as_ref(),
             resolver: self.resolver.as_deref(),

@@ -97,11 +97,18 @@ impl From<Failure> for NoAnswer {
     }
 }
 
+/// Hosts that may be reached, as rules and as they were written.
+#[derive(Clone, Copy)]
+pub(crate) struct GrantedHosts<'c> {
+    pub(crate) rules: &'c Rules,
+    pub(crate) hosts: &'c [String],
+}
+
 /// Which hosts a call may reach.
 pub(crate) struct Granted<'c> {
-    pub(crate) manifest: (&'c Rules, &'c [String]),
+    pub(crate) manifest: GrantedHosts<'c>,
     /// Narrower, if the call says so.
-    pub(crate) call: Option<(&'c Rules, &'c [String])>,
+    pub(crate) call: Option<GrantedHosts<'c>>,
 }
 
 /// What a request needs.
@@ -160,7 +167,7 @@ impl Sender<'_> {
     fn check_host(&self, url: &Url) -> Result<Destination, NoAnswer> {
         let destination = destination(url)?;
         let Granted { manifest, call } = &self.granted;
-        for (boundary, (rules, hosts)) in [(Boundary::Manifest, *manifest)]
+        for (boundary, GrantedHosts { rules, hosts }) in [(Boundary::Manifest, *manifest)]
             .into_iter()
             .chain(call.map(|narrower| (Boundary::Action, narrower)))
         {

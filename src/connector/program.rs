@@ -18,7 +18,7 @@ use crate::connector::call::{Call, CallResult};
 use crate::connector::error::{ConnectorError, GuestError, Stopped, denied, exceeded, fault, too_large};
 use crate::connector::guest::component;
 use crate::connector::guest::state::{State, Streams};
-use crate::connector::host::{Host, Loaded, MAX_REQUEST};
+use crate::connector::host::{CallHosts, Host, Loaded, MAX_REQUEST};
 use crate::connector::journal::Journal;
 use crate::connector::limits::{InForce, MAX_HANDLES};
 use crate::connector::output::STDOUT_MAX;
@@ -159,11 +159,11 @@ impl Connector {
                     let message = format!("allowed host {host}: {error}");
                     denied(Boundary::Action, host, message, [])
                 })?;
-                Some((rules, hosts.to_vec()))
+                Some(CallHosts { rules, hosts: hosts.to_vec() })
             }
         };
         let mut spawns = self.loaded.spawns.clone();
-        if let Some((rules, _)) = &narrower {
+        if let Some(CallHosts { rules, .. }) = &narrower {
             spawns = spawns.narrow_hosts(rules);
         }
         if !call.programs.is_empty() {

@@ -227,7 +227,7 @@ impl OneWay<'_> {
     }
 
     /// Moves pages through a pipe, until the end of the stream or until there is little data.
-    async fn splice(&self, (out, into): (OwnedFd, OwnedFd)) -> io::Result<Flow> {
+    async fn splice(&self, Pipe { out, into }: Pipe) -> io::Result<Flow> {
         let mut little = 0;
         while little < MAX_SMALL {
             // Other connections may need the pipe.
@@ -276,13 +276,19 @@ impl OneWay<'_> {
     }
 }
 
+/// The two ends of a pipe.
+struct Pipe {
+    out: OwnedFd,
+    into: OwnedFd,
+}
+
 /// A pipe with a large buffer, if possible.
-fn pipe() -> nix::Result<(OwnedFd, OwnedFd)> {
+fn pipe() -> nix::Result<Pipe> {
     let (out, into) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
     let size = i32::try_from(SPLICED).unwrap_or(i32::MAX);
     // The kernel limits the pipe buffers of one user (pipe(7)); beyond that the pipe keeps the usual size.
     let _ = fcntl(&into, FcntlArg::F_SETPIPE_SZ(size));
-    Ok((out, into))
+    Ok(Pipe { out, into })
 }
 
 /// splice(2) of at most `count` bytes, without waiting.

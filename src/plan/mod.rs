@@ -31,6 +31,12 @@ use crate::report::enforcement::Protection;
 use crate::sys::lexical;
 use crate::view::{Access, Node, View};
 
+/// A step of a section, and the protection that it serves.
+pub(crate) struct PlannedStep<'s> {
+    pub(crate) protection: Protection,
+    pub(crate) step: Step<'s>,
+}
+
 /// A list of encoded steps, and the protection that each belongs to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Section {
@@ -68,11 +74,11 @@ impl Section {
         }
     }
 
-    /// The step at `index`, and its protection.
-    pub(crate) fn step(&self, index: u32) -> Option<(Protection, Step<'_>)> {
+    /// The step at `index`.
+    pub(crate) fn step(&self, index: u32) -> Option<PlannedStep<'_>> {
         let index = usize::try_from(index).ok()?;
         let entry = kennel_helper::plan::entries(&self.bytes).nth(index)??;
-        Some((*self.protections.get(index)?, entry.step))
+        Some(PlannedStep { protection: *self.protections.get(index)?, step: entry.step })
     }
 }
 

@@ -67,11 +67,13 @@ pub(crate) async fn run(
             let report = wants_report.then(|| report(&output));
             let report = if collects { report.map(Report::with_weaker_enforcement) } else { report };
             let streams = collects.then_some([&output.stdout[..], &output.stderr[..]]);
-            let (code, signal) = numbers(end);
+            let (code, signal) = end;
+            let (code, signal) = (code.into(), signal_number(signal));
             connection.end(End { code, signal, lines, report, output: streams, form });
         }
         Ok(None) => {
-            let (code, signal) = numbers(by_signal.unwrap_or_default());
+            let (code, signal) = by_signal.unwrap_or_default();
+            let (code, signal) = (code.into(), signal_number(signal));
             let output = collects.then_some([&[][..], &[]]);
             connection.end(End { code, signal, output, ..End::default() });
         }
@@ -124,9 +126,9 @@ async fn follow(connection: &Connection, snippet: Snippet, streams: Streams) -> 
     }
 }
 
-/// The exit status and the signal, or 0, as an answer has them.
-fn numbers((code, signal): (u8, Option<i32>)) -> (u32, u32) {
-    (code.into(), signal.unwrap_or(0).unsigned_abs())
+/// The signal, or 0, as an answer has it.
+fn signal_number(signal: Option<i32>) -> u32 {
+    signal.unwrap_or(0).unsigned_abs()
 }
 
 /// What people are told about the shell.

@@ -90,7 +90,7 @@ impl FailedUses {
                 let attempt = Attempt { caller, base, path: &path, flags };
                 match attempt.end(*act) {
                     Some(End::Found) => self.find(&path),
-                    Some(End::Fails { errno, writes }) => self.fail(&attempt, (*act, errno, writes), view),
+                    Some(End::Fails { errno, writes }) => self.fail(&attempt, *act, errno, writes, view),
                     None => {}
                 }
             }
@@ -109,7 +109,7 @@ impl FailedUses {
         }
     }
 
-    fn fail(&mut self, attempt: &Attempt<'_>, (act, errno, writes): (Act, Errno, bool), view: &View) {
+    fn fail(&mut self, attempt: &Attempt<'_>, act: Act, errno: Errno, writes: bool, view: &View) {
         let Some(path) = attempt.absolute() else { return };
         // What is missing in a directory of the host is not hidden, unless a link leads elsewhere.
         if errno == Errno::ENOENT && view.host_path(&path).is_some() && attempt.look(false).is_err() {

@@ -146,10 +146,17 @@ pub(crate) struct SystemCall {
     pub(crate) arguments: [u64; 6],
 }
 
-/// The verdict on a call about which a listener was asked, and the arguments that it depends on, by index.
+/// An argument of a call, as far as a rule tests it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Argument {
+    pub(crate) index: u8,
+    pub(crate) value: u64,
+}
+
+/// The verdict on a call about which a listener was asked, and the arguments that it depends on.
 /// The numbers of the own user and group are unknown here: the filter asks about no others than those of
 /// strangers.
-pub(crate) fn judge(call: &SystemCall) -> (Verdict, Vec<(u8, u64)>) {
+pub(crate) fn judge(call: &SystemCall) -> (Verdict, Vec<Argument>) {
     match decision(call.number) {
         CallDecision::Verdict(verdict) => (verdict, Vec::new()),
         CallDecision::Rule(index) => {
@@ -171,13 +178,13 @@ fn holds(test: &Test, call: &SystemCall) -> bool {
 }
 
 /// The arguments that a clause tests, reduced to the tested bits.
-fn arguments(clause: &Clause, call: &SystemCall) -> Vec<(u8, u64)> {
+fn arguments(clause: &Clause, call: &SystemCall) -> Vec<Argument> {
     let seen = clause.when.iter().filter_map(|test| {
         let (Test::OneOf(word, mask, _) | Test::NoneOf(word, mask, _) | Test::AnyBit(word, mask)) = *test;
         let value = u64::from(read(word, call) & mask);
         match word {
-            Word::Low(index) => Some((index, value)),
-            Word::High(index) => Some((index, value << 32)),
+            Word::Low(index) => Some(Argument { index, value }),
+            Word::High(index) => Some(Argument { index, value: value << 32 }),
             Word::Number | Word::Arch => None,
         }
     });

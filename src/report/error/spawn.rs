@@ -106,7 +106,8 @@ failure_of!(SpawnError);
 impl SpawnError {
     pub(crate) fn denied(
         boundary: Boundary,
-        (what, requested): (&'static str, impl fmt::Display),
+        what: &'static str,
+        requested: impl fmt::Display,
         reason: impl Into<String>,
         granted: impl IntoIterator<Item = impl Into<String>>,
     ) -> Self {

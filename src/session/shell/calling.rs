@@ -168,7 +168,7 @@ impl Calling {
             steps: None,
             remaining: None,
         };
-        let end = follow.end(self, keeper, &mut output, (deadline, flood.as_deref())).await?;
+        let end = follow.end(self, keeper, &mut output, deadline, flood.as_deref()).await?;
         let duration = begun.elapsed();
         let called = |outcome, directory, has_ended| Called { outcome, directory, origin, has_ended, output };
         match end {
@@ -271,7 +271,8 @@ impl Following {
         calling: &mut Calling,
         keeper: &mut Keeper,
         output: &mut CallOutput,
-        (deadline, flood): (Option<Deadline>, Option<&Flood>),
+        deadline: Option<Deadline>,
+        flood: Option<&Flood>,
     ) -> Result<End, Error> {
         let Calling { caller, interrupts, .. } = calling;
         // Status and directory in the awaited report.

@@ -273,21 +273,27 @@ impl Page {
         self.line(style::HUNK, &place);
         let mut at = before.start;
         for hunk in hunks {
-            self.lines(input, &input.before, at..hunk.before.start, (' ', Style::new()));
-            self.lines(input, &input.before, hunk.before.clone(), ('-', style::REMOVED));
-            self.lines(input, &input.after, hunk.after.clone(), ('+', style::ADDED));
+            self.lines(input, &input.before, at..hunk.before.start, ' ');
+            self.lines(input, &input.before, hunk.before.clone(), '-');
+            self.lines(input, &input.after, hunk.after.clone(), '+');
             at = hunk.before.end;
         }
-        self.lines(input, &input.before, at..before.end, (' ', Style::new()));
+        self.lines(input, &input.before, at..before.end, ' ');
     }
 
+    /// Lines of one side, after the sign of a diff.
     fn lines(
         &mut self,
         input: &InternedInput<&[u8]>,
         tokens: &[imara_diff::Token],
         which: Range<u32>,
-        (sign, style): (char, Style),
+        sign: char,
     ) {
+        let style = match sign {
+            '-' => style::REMOVED,
+            '+' => style::ADDED,
+            _ => Style::new(),
+        };
         for token in tokens.get(which.start as usize..which.end as usize).unwrap_or_default() {
             let line: &[u8] = input.interner[*token];
             let text = line.strip_suffix(b"\n");

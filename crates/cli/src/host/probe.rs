@@ -75,7 +75,7 @@ fn row(table: Table, finding: &Finding) -> String {
         Found::Degraded | Found::Missing => style::WEAK,
         Found::Untested => style::FAINT,
     };
-    let mut row = table.row("  ", finding.name, (style, &finding.state.to_string()), &finding.detail);
+    let mut row = table.row("  ", finding.name, style, &finding.state.to_string(), &finding.detail);
     if let Some(remedy) = &finding.remedy {
         row += &table.line(
             &" ".repeat(table.detail_column("  ")),

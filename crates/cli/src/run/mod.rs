@@ -109,8 +109,7 @@ fn confine(run: &Run) -> Result<Finished, Error> {
                 Ok(Finished { outcome: ended?, settled: Ok(Settled::default()), learned: Ok(None) })
             }
             Confinement::Session(choice) => {
-                let deciders = (desk.as_ref(), learning.as_ref());
-                in_session(run, &policy, deciders, choice, program).await
+                in_session(run, &policy, desk.as_ref(), learning.as_ref(), choice, program).await
             }
         }
     });
@@ -129,7 +128,8 @@ fn confine(run: &Run) -> Result<Finished, Error> {
 async fn in_session(
     run: &Run,
     policy: &Policy,
-    (desk, learning): (Option<&Desk>, Option<&Learning>),
+    desk: Option<&Desk>,
+    learning: Option<&Learning>,
     choice: &mut Choice,
     program: &OsStr,
 ) -> Result<Finished, Error> {

@@ -91,7 +91,7 @@ fn wait_for(which: &Which, wants_report: bool) -> Result<End, Error> {
     client.wait_for(which.id, wants_report)?;
     loop {
         if let Event::Ended { code, signal, message, report } = next(&client)? {
-            return Ok(End::reported((code, signal), message, report));
+            return Ok(End::reported(code, signal, message, report));
         }
     }
 }

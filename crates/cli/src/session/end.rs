@@ -27,11 +27,7 @@ pub(super) struct End {
 
 impl End {
     /// The end as the session reports it.
-    pub(super) fn reported(
-        (code, signal): (u8, Option<i32>),
-        message: Vec<u8>,
-        report: Option<Vec<u8>>,
-    ) -> Self {
+    pub(super) fn reported(code: u8, signal: Option<i32>, message: Vec<u8>, report: Option<Vec<u8>>) -> Self {
         Self { code, signal, message, report, unwritten: None }
     }
 

@@ -69,7 +69,7 @@ fn run(exec: &Exec) -> Result<End, Error> {
                 Event::Ended { code, signal, message, report } => {
                     let shown = relay.show_rest(signal, code == TIMED_OUT);
                     relay.end(signal);
-                    return Ok(End::reported((code, signal), message, report).with_output(shown));
+                    return Ok(End::reported(code, signal, message, report).with_output(shown));
                 }
                 _ => {}
             }
@@ -82,7 +82,7 @@ fn run(exec: &Exec) -> Result<End, Error> {
             if let Some(number) = relay.pass_on(&client, is_heard)? {
                 let message =
                     b"kennel: the session does not answer: its program is stopped or busy\n".to_vec();
-                return Ok(End::reported((of_signal(number), Some(number)), message, None));
+                return Ok(End::reported(of_signal(number), Some(number), message, None));
             }
         }
         if !by_command && deadline.is_some_and(|time| Instant::now() >= time) {
