@@ -21,7 +21,7 @@ impl SpawnPolicy {
         let (manifest, home) = (&self.manifest, &*self.home);
         let (program, resolved) = program(manifest, &envelope.program, home)?;
         let operation = operation(manifest, program, envelope)?;
-        let grants = Grants::of(manifest, home)?;
+        let grants = GrantedPaths::of(manifest, home)?;
         // If Kennel may not look there, assume that commands can write there.
         let is_theirs = || is_written("program", &resolved.named, &grants.writes).unwrap_or(true);
         if program.hash.is_none() && is_theirs() {
@@ -154,7 +154,7 @@ fn environment(manifest: &Manifest, envelope: &Envelope) -> Result<(), SpawnErro
 fn cwd(
     manifest: &Manifest,
     envelope: &Envelope,
-    grants: &Grants,
+    grants: &GrantedPaths,
     home: &Path,
 ) -> Result<Option<PathBuf>, SpawnError> {
     let (asked, boundary) = match (&envelope.cwd, &manifest.spawn.cwd) {
@@ -216,12 +216,12 @@ fn credentials(manifest: &Manifest, envelope: &Envelope) -> Result<(), SpawnErro
 // The paths that a manifest grants.
 
 /// The granted paths, with links resolved.
-pub(crate) struct Grants {
+pub(crate) struct GrantedPaths {
     pub(crate) reads: Vec<PathBuf>,
     pub(crate) writes: Vec<PathBuf>,
 }
 
-impl Grants {
+impl GrantedPaths {
     pub(crate) fn of(manifest: &Manifest, home: &Path) -> Result<Self, SpawnError> {
         let resolve = |what: &'static str, path: &String| {
             let path_error = |source| SpawnError::Path { what, path: path.clone(), source };

@@ -23,7 +23,7 @@ use crate::command::one_shot::OwnNetwork;
 use crate::command::source::{Membership, ReadyWorker};
 use crate::command::tail::Tail;
 use crate::explain::context::ExplainContext;
-use crate::host::cgroups::Setting;
+use crate::host::cgroups::CgroupSetting;
 use crate::launch::control::Arrival;
 use crate::launch::inside::{CommandInit, CommandKey, Inside, Leftover, PATIENCE};
 use crate::launch::prepared::{FailedStep, Prepared};
@@ -59,7 +59,7 @@ pub(crate) struct CommandSpec {
     /// All limits of the command: its own and those of the policy.
     pub(crate) limits: Limits,
     /// What Kennel writes to the cgroup of this command.
-    pub(crate) cgroup_settings: Vec<Setting>,
+    pub(crate) cgroup_settings: Vec<CgroupSetting>,
     /// Steps of the worker that are not in the plan of the policy.
     pub(crate) own_steps: Option<Section>,
     /// How the command's own limits are enforced, for the report.

@@ -11,7 +11,7 @@ use crate::broker::SpawnPolicy;
 use crate::broker::checked::{CredentialResolver, NoCredentials};
 use crate::broker::envelope::Envelope;
 use crate::broker::manifest::Manifest;
-use crate::connector::http::{Granted, GrantedHosts, HttpClient, NoAnswer, Sender, Wanted};
+use crate::connector::http::{GrantedHosts, HostGrants, HttpClient, NoAnswer, Sender, Wanted};
 use crate::connector::journal::{Journal, LogLevel};
 use crate::connector::spawn::{SpawnExecutor, Spawned};
 use crate::network::proxy::Proxy;
@@ -45,20 +45,20 @@ pub(crate) struct CallHosts {
 }
 
 /// What one call may do, and what it has done.
-pub(crate) struct Host {
+pub(crate) struct CallContext {
     pub(crate) program: Arc<Loaded>,
     pub(crate) journal: Arc<Journal>,
     /// The hosts of the call, if it narrows those of the manifest.
     pub(crate) narrower: Option<CallHosts>,
     pub(crate) spawns: SpawnPolicy,
     pub(crate) resolver: Option<Arc<dyn CredentialResolver>>,
-    pub(crate) response: Option<Answer>,
+    pub(crate) response: Option<HttpAnswer>,
     pub(crate) spawned: Option<Finished>,
     failures: Failures,
 }
 
 /// The last answer of HTTP.
-pub(crate) struct Answer {
+pub(crate) struct HttpAnswer {
     pub(crate) status: u16,
     pub(crate) body: Unread,
 }
@@ -71,7 +71,7 @@ pub(crate) struct Finished {
 }
 
 /// An operation of the manifest that a program wants to run, and its arguments.
-pub(crate) struct Operation {
+pub(crate) struct OperationCall {
     pub(crate) name: String,
     pub(crate) arguments: BTreeMap<String, String>,
 }
@@ -142,7 +142,7 @@ impl Failures {
     }
 }
 
-impl Host {
+impl CallContext {
     pub(crate) fn new(
         program: &Arc<Loaded>,
         journal: &Arc<Journal>,
@@ -177,7 +177,7 @@ impl Host {
         match self.sender().send(wanted?).await {
             Ok(response) => {
                 self.failures.forget(Kind::Request);
-                self.response = Some(Answer {
+                self.response = Some(HttpAnswer {
                     status: response.status().as_u16(),
                     body: Unread::new(response.into_body()),
                 });
@@ -196,7 +196,7 @@ impl Host {
         Sender {
             connector: name,
             client: &**client,
-            granted: Granted {
+            granted: HostGrants {
                 manifest: GrantedHosts { rules, hosts: &manifest.hosts },
                 call: self.narrower.as_ref().map(|CallHosts { rules, hosts }| GrantedHosts { rules, hosts }),
             },
@@ -225,10 +225,10 @@ impl Host {
     /// Runs an operation of the manifest.
     pub(crate) async fn spawn_operation(
         &mut self,
-        wanted: Result<Operation, NotDone>,
+        wanted: Result<OperationCall, NotDone>,
     ) -> Result<(), NotDone> {
         self.spawned = None;
-        let Operation { name, arguments } = wanted?;
+        let OperationCall { name, arguments } = wanted?;
         let arguments: Vec<_> = arguments.iter().map(|(name, value)| (&**name, &**value)).collect();
         match self.spawns.operation(&name, &arguments) {
             Ok(envelope) => self.spawn(Ok(envelope)).await,

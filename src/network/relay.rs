@@ -67,23 +67,23 @@ impl Relays {
 }
 
 /// One end of a relay, with bytes that were read from it already.
-pub(crate) struct End {
+pub(crate) struct RelayEnd {
     pub(crate) stream: Stream,
     pub(crate) early: Bytes,
     /// Whether these bytes are counted already.
     pub(crate) is_counted: bool,
 }
 
-impl From<Stream> for End {
+impl From<Stream> for RelayEnd {
     fn from(stream: Stream) -> Self {
         Self { stream, early: Bytes::new(), is_counted: false }
     }
 }
 
 /// Relays between the end in the sandbox and the end outside.
-pub(crate) async fn between(relays: &Relays, traffic: &Traffic, inside: End, outside: End) {
-    let End { stream: inside, early, is_counted } = inside;
-    let End { stream: outside, early: answer, is_counted: is_answer_counted } = outside;
+pub(crate) async fn between(relays: &Relays, traffic: &Traffic, inside: RelayEnd, outside: RelayEnd) {
+    let RelayEnd { stream: inside, early, is_counted } = inside;
+    let RelayEnd { stream: outside, early: answer, is_counted: is_answer_counted } = outside;
     // Set before anything else, for every end of the relay, even a crash of the process: an incomplete stream
     // must end with a reset.
     inside.resets(true);

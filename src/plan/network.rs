@@ -13,7 +13,7 @@ use crate::plan::Section;
 use crate::policy::Policy;
 use crate::policy::env::EnvBase;
 use crate::policy::network::address;
-use crate::policy::network::destination::Host;
+use crate::policy::network::destination::DestinationHost;
 use crate::policy::network::publish::Publish;
 use crate::policy::network::rule::Rules;
 use crate::policy::network::upstream::Upstream;
@@ -238,7 +238,7 @@ pub(crate) fn reaches_loopback(inputs: &Inputs<'_>, address: IpAddr, port: u16) 
 
 /// Whether rules name this spelling of loopback at a port without a listener.
 fn names_elsewhere(allow: &Rules, host: &str, served: &[u16]) -> bool {
-    Host::parse(host).is_ok_and(|host| allow.name_elsewhere(&host, served))
+    DestinationHost::parse(host).is_ok_and(|host| allow.name_elsewhere(&host, served))
 }
 
 /// The ports on which programs that know no proxy are served.

@@ -91,7 +91,7 @@ impl Removal<'_> {
     ) -> io::Result<()> {
         let directory = open_directory(parent, name)?;
         for _ in 0..MOST_BATCHES {
-            let batch = dirfd::some(&directory, BATCH)?;
+            let batch = dirfd::first_names(&directory, BATCH)?;
             let is_last = batch.is_empty();
             for name in batch {
                 self.entry(directory.as_fd(), &name, way, depth + 1)?;

@@ -168,7 +168,7 @@ pub(crate) fn names(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
 }
 
 /// The first names of a directory, as many as fit into `room` bytes, but at least one.
-pub(crate) fn some(directory: &OwnedFd, mut room: usize) -> io::Result<Vec<OsString>> {
+pub(crate) fn first_names(directory: &OwnedFd, mut room: usize) -> io::Result<Vec<OsString>> {
     let mut names = Vec::new();
     for found in listing(directory)?.iter() {
         let Some(name) = name(&found?) else { continue };

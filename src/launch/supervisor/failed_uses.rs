@@ -16,7 +16,7 @@ use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 
 use crate::launch::supervisor::answer::int;
-use crate::launch::supervisor::caller::{Caller, Failure};
+use crate::launch::supervisor::caller::{CallFailure, WaitingThread};
 use crate::plan::seccomp::observed::{Act, OBSERVED, PathCall};
 use crate::sys;
 use crate::sys::inode::{FileKind, kind};
@@ -70,7 +70,7 @@ pub(crate) struct FailedUses {
 
 impl FailedUses {
     /// Adds what fails of a call.
-    pub(crate) fn add(&mut self, caller: &Caller, call: &libc::seccomp_notif, view: &View) {
+    pub(crate) fn add(&mut self, caller: &WaitingThread, call: &libc::seccomp_notif, view: &View) {
         let calls = OBSERVED.iter().filter(|it| it.number == i64::from(call.data.nr));
         for PathCall { directory, path, act, .. } in calls {
             let argument = |index: usize| call.data.args.get(index).copied().unwrap_or_default();
@@ -152,7 +152,7 @@ impl End {
 
 /// A call with a path.
 struct Attempt<'a> {
-    caller: &'a Caller,
+    caller: &'a WaitingThread,
     base: i32,
     path: &'a Path,
     /// Those of open(2).
@@ -160,12 +160,12 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    fn look(&self, follows: bool) -> Result<OwnedFd, Failure> {
+    fn look(&self, follows: bool) -> Result<OwnedFd, CallFailure> {
         self.find(self.path, follows)
     }
 
     /// `/proc/self` is another process for this thread. Only the mount counts, and it is that of `/proc`.
-    fn find(&self, path: &Path, follows: bool) -> Result<OwnedFd, Failure> {
+    fn find(&self, path: &Path, follows: bool) -> Result<OwnedFd, CallFailure> {
         let own = ["/proc/self", "/proc/thread-self"].iter().find_map(|own| path.strip_prefix(own).ok());
         match own.filter(|rest| !rest.starts_with("fd")) {
             Some(rest) => self.caller.find(self.base, &Path::new("/proc").join(rest), follows),
@@ -205,7 +205,7 @@ impl Attempt<'_> {
     }
 
     fn is_missing(&self) -> bool {
-        matches!(self.look(false), Err(Failure::Errno(Errno::ENOENT)))
+        matches!(self.look(false), Err(CallFailure::Errno(Errno::ENOENT)))
     }
 
     fn open(&self) -> Option<End> {
@@ -214,7 +214,7 @@ impl Attempt<'_> {
         match self.look(!self.flags.contains(OFlag::O_NOFOLLOW)) {
             Ok(_) if makes && self.flags.contains(OFlag::O_EXCL) => None,
             Ok(held) if writes && is_read_only(&held) => End::refused(Errno::EROFS),
-            Err(Failure::Errno(Errno::ENOENT)) if makes => self.make(),
+            Err(CallFailure::Errno(Errno::ENOENT)) if makes => self.make(),
             looked => found(looked, writes),
         }
     }
@@ -223,7 +223,7 @@ impl Attempt<'_> {
     fn make(&self) -> Option<End> {
         match self.directory() {
             Ok(directory) if is_read_only(&directory) => End::refused(Errno::EROFS),
-            Err(Failure::Errno(Errno::ENOENT)) => End::missing(true),
+            Err(CallFailure::Errno(Errno::ENOENT)) => End::missing(true),
             _ => None,
         }
     }
@@ -246,7 +246,7 @@ impl Attempt<'_> {
         if act == Act::Rename && is_directory && is_overlay { End::refused(Errno::EXDEV) } else { None }
     }
 
-    fn directory(&self) -> Result<OwnedFd, Failure> {
+    fn directory(&self) -> Result<OwnedFd, CallFailure> {
         match self.path.parent() {
             Some(parent) if parent.as_os_str().is_empty() => self.find(Path::new("."), true),
             Some(parent) => self.find(parent, true),
@@ -255,10 +255,10 @@ impl Attempt<'_> {
     }
 }
 
-fn found(looked: Result<OwnedFd, Failure>, writes: bool) -> Option<End> {
+fn found(looked: Result<OwnedFd, CallFailure>, writes: bool) -> Option<End> {
     match looked {
         Ok(_) => Some(End::Found),
-        Err(Failure::Errno(Errno::ENOENT)) => End::missing(writes),
+        Err(CallFailure::Errno(Errno::ENOENT)) => End::missing(writes),
         Err(_) => None,
     }
 }
@@ -271,7 +271,7 @@ fn is_read_only(held: &OwnedFd) -> bool {
 }
 
 /// A socket address of the internet in the caller's memory.
-fn address_at(caller: &Caller, address: u64, length: u64) -> Option<SocketAddr> {
+fn address_at(caller: &WaitingThread, address: u64, length: u64) -> Option<SocketAddr> {
     let mut bytes = [0; size_of::<libc::sockaddr_in6>()];
     let length = usize::try_from(length).ok()?.min(bytes.len());
     caller.read(address, bytes.get_mut(..length)?).ok()?;

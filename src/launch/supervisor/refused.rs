@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use syscalls::Sysno;
 
-use crate::launch::supervisor::caller::{Caller, is_own_proc};
+use crate::launch::supervisor::caller::{WaitingThread, is_own_proc};
 use crate::launch::supervisor::failed_uses::FailedUses;
 use crate::plan::seccomp::table::Argument;
 use crate::report::denial::{Basis, Denial, clean};
@@ -66,7 +66,7 @@ impl Refusals {
 
     /// Adds a call that goes on, if the sandbox makes it fail.
     pub(crate) fn add_use(&self, listener: BorrowedFd<'_>, call: &libc::seccomp_notif) {
-        if let Ok(caller) = Caller::of(listener, call) {
+        if let Ok(caller) = WaitingThread::of(listener, call) {
             locked(&self.uses).add(&caller, call, &self.view);
         }
     }

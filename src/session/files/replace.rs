@@ -75,7 +75,7 @@ pub(crate) struct Replacement {
     temporary: TemporaryFile,
     place: FilePlace,
     /// What the replaced file has beside its contents.
-    before: Option<Kept>,
+    before: Option<KeptAttributes>,
     call: FileCall,
 }
 
@@ -105,7 +105,7 @@ impl Replacement {
         // The temporary file must not be readable by more users than the file that it replaces.
         let first = if before.is_some() { 0o600 } else { mode };
         let (temporary, file) = TemporaryFile::create(place.parent.try_clone()?, first)?;
-        let before = before.map(|_| Kept::of(&place.parent, &place.name)).transpose()?;
+        let before = before.map(|_| KeptAttributes::of(&place.parent, &place.name)).transpose()?;
         Ok((Self { temporary, place, before, call }, file))
     }
 
@@ -127,12 +127,12 @@ const MOST_ATTRIBUTES: usize = 1 << 20;
 
 /// What a replacement keeps of the file: its mode, user attributes and access list.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeptAttributes {
     mode: u32,
     attributes: Vec<(OsString, Vec<u8>)>,
 }
 
-impl Kept {
+impl KeptAttributes {
     /// Reads them of the regular file `name`.
     ///
     /// # Errors

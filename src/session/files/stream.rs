@@ -18,7 +18,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::report::error::Error;
-use crate::session::files::replace::{Kept, Replacement, TemporaryFile};
+use crate::session::files::replace::{KeptAttributes, Replacement, TemporaryFile};
 use crate::sys::inode::{FileKind, kind};
 use crate::sys::{blocking, dirfd};
 
@@ -172,7 +172,7 @@ pub(crate) struct HostWriter {
     temporary: TemporaryFile,
     name: OsString,
     /// What the replaced file has beside its contents.
-    before: Option<Kept>,
+    before: Option<KeptAttributes>,
 }
 
 impl HostWriter {
@@ -182,7 +182,7 @@ impl HostWriter {
         let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let parent = open(above, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
         let is_file = fs::symlink_metadata(path).is_ok_and(|it| it.is_file());
-        let before = is_file.then(|| Kept::of(&parent, &name)).transpose()?;
+        let before = is_file.then(|| KeptAttributes::of(&parent, &name)).transpose()?;
         // The temporary file must not be readable by more users than the file that it replaces.
         let first = if before.is_some() { 0o600 } else { mode };
         let (temporary, file) = TemporaryFile::create(parent, first)?;

@@ -43,7 +43,7 @@ impl Default for SearchBudget {
 
 /// The result of a search. Paths are relative to its start, except those in `listed`.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct SearchResult {
     /// What matches. Nothing in it is below another match.
     pub(crate) matches: Vec<PathBuf>,
     /// The matches that could not be looked into, and why.
@@ -94,8 +94,8 @@ pub(crate) fn search(
     root: &Path,
     patterns: &[StartedPattern<'_>],
     budget: &mut SearchBudget,
-) -> Result<Found, SearchError> {
-    let mut found = Found { is_matched: vec![false; patterns.len()], ..Found::default() };
+) -> Result<SearchResult, SearchError> {
+    let mut found = SearchResult { is_matched: vec![false; patterns.len()], ..SearchResult::default() };
     let start = patterns.iter().map(|it| it.progress).collect();
     let mut pending = vec![Pending { path: PathBuf::new(), progress: start, is_taken: false }];
     while let Some(directory) = pending.pop() {
@@ -158,7 +158,7 @@ impl Pending {
     }
 }
 
-impl Found {
+impl SearchResult {
     /// Notes the directories below `base` that could not be looked into, if there are some. `what` follows
     /// "searched", and `effect` is what happens to all that is in them.
     pub(crate) fn note_closed(&self, view: &mut View, base: &Path, what: &str, effect: &str) {
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
     use crate::report::remedy::Wording;
 
-    fn found(root: &Path, texts: &[&str]) -> Result<Found, SearchError> {
+    fn found(root: &Path, texts: &[&str]) -> Result<SearchResult, SearchError> {
         let patterns: Vec<Pattern> =
             texts.iter().map(|text| Pattern::read(Path::new(text)).expect(text)).collect();
         let patterns: Vec<_> = patterns.iter().map(StartedPattern::new).collect();

@@ -53,7 +53,7 @@ pub(crate) fn check(view: &View, inputs: &Inputs<'_>) -> Result<(), Error> {
 }
 
 /// A path of the host that the policy names, and what it resolves to. Exactly that source is granted.
-pub(crate) struct NamedPath<'p> {
+pub(crate) struct PolicyPath<'p> {
     pub(crate) what: &'static str,
     pub(crate) given: &'p Path,
     pub(crate) resolved: ResolvedPath,
@@ -64,12 +64,12 @@ pub(crate) struct NamedPath<'p> {
 ///
 /// # Errors
 /// There is such a link.
-pub(crate) fn refuse_links_of_commands(view: &View, named: &[NamedPath<'_>]) -> Result<(), Error> {
+pub(crate) fn refuse_links_of_commands(view: &View, named: &[PolicyPath<'_>]) -> Result<(), Error> {
     let writable = resolved_path::writable(view);
     named.iter().try_for_each(|named| named.refuse_links_in(&writable))
 }
 
-impl NamedPath<'_> {
+impl PolicyPath<'_> {
     /// Refuses the path if it leads over a link in one of these directories. That holds for writable targets
     /// too: a second place in the sandbox would show protected or covered paths without their walls.
     ///

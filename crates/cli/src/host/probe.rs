@@ -23,7 +23,7 @@ pub(crate) fn probe(arguments: &args::host::Probe) -> Result<ExitCode, Error> {
             // Dropping the future removes what the probe created, so an interrupted probe leaves nothing
             // behind.
             status = interrupted() => status.map(Err),
-            probe = progress::shown("trying protections", Probe::run(arguments.profile)) => probe.map(Ok),
+            probe = progress::awaiting("trying protections", Probe::run(arguments.profile)) => probe.map(Ok),
         }
     });
     let probe = match probe? {

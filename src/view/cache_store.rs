@@ -34,7 +34,7 @@ pub(crate) const CACHE_BASE: &str = "XDG_CACHE_HOME";
 
 /// One of these directories, locked: only one layer may use it at a time.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct CacheStore {
     pub(crate) source: BindSource,
     upper: Arc<OwnedFd>,
     /// Dropped with the plan of the last sandbox that uses it.
@@ -56,7 +56,7 @@ pub(crate) fn directory(caller: &Caller) -> PathBuf {
     own_directory(caller).join("caches")
 }
 
-impl Kept {
+impl CacheStore {
     /// Opens the directory with the changes of `lower`, or creates it.
     ///
     /// # Errors
