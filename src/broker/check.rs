@@ -186,9 +186,12 @@ fn action(
     envelope: &Envelope,
     home: &Path,
 ) -> Result<(), SpawnError> {
-    let has = |entry: &String| match entry.contains('/') {
-        true => meant(manifest, entry, home) == Some(program),
-        false => program.is_called(entry),
+    let has = |entry: &String| {
+        if entry.contains('/') {
+            meant(manifest, entry, home) == Some(program)
+        } else {
+            program.is_called(entry)
+        }
     };
     if narrower.iter().any(has) {
         return Ok(());

@@ -62,9 +62,8 @@ impl GrantedPath {
 /// # Errors
 /// The path is missing, is not a directory, or cannot be reached.
 pub(crate) fn working_directory(given: &Path) -> Result<GrantedPath, Error> {
-    let place = GrantedPath::at(given).and_then(|place| match place.path.is_dir() {
-        true => Ok(place),
-        false => Err(io::ErrorKind::NotADirectory.into()),
+    let place = GrantedPath::at(given).and_then(|place| {
+        if place.path.is_dir() { Ok(place) } else { Err(io::ErrorKind::NotADirectory.into()) }
     });
     place.map_err(refused("working directory", given, "name an existing directory"))
 }

@@ -254,9 +254,10 @@ fn compiled(engine: &Engine, program: &[u8]) -> wasmtime::Result<Code> {
     if !program.starts_with(MAGIC) {
         return Err(wasmtime::Error::msg("it is not WebAssembly: it does not begin with \\0asm"));
     }
-    Ok(match is_component(program) {
-        true => Code::Component(Component::from_binary(engine, program)?),
-        false => Code::Module(Module::from_binary(engine, program)?),
+    Ok(if is_component(program) {
+        Code::Component(Component::from_binary(engine, program)?)
+    } else {
+        Code::Module(Module::from_binary(engine, program)?)
     })
 }
 

@@ -144,9 +144,10 @@ impl KeptConnection {
                     Some(unsent) if !is_new => request = unsent,
                     _ => {
                         let error = error.into_error();
-                        let reason = match error.is_user() {
-                            true => Reason::Malformed("the body of the request is malformed or incomplete"),
-                            false => unanswered(&error),
+                        let reason = if error.is_user() {
+                            Reason::Malformed("the body of the request is malformed or incomplete")
+                        } else {
+                            unanswered(&error)
                         };
                         return Err(proxy.recorded(ProxyRefusal::of(destination, reason)).await);
                     }

@@ -168,10 +168,7 @@ impl KeptChanges {
         let ledger = Ledger::of_kept(record, upper, None)?;
         let found = apply::found_as_it_is(&ledger).map_err(OverlayError::list)?;
         let is_closed = |found: &ChangedEntry| found.unreadable == Some(Errno::EACCES);
-        let opened = match found.iter().any(is_closed) {
-            true => self.look(changes).transpose()?,
-            false => None,
-        };
+        let opened = if found.iter().any(is_closed) { self.look(changes).transpose()? } else { None };
         let changes = opened.unwrap_or_else(|| found.iter().map(ChangedEntry::change).collect());
         Ok(Review { kept: self.clone(), ledger, changes })
     }

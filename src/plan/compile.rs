@@ -337,14 +337,12 @@ impl HostMounts {
         Self {
             // A sandbox for one command has no later one to compare for.
             snapshot: (!is_once).then(taken),
-            one_shot: match is_session {
-                true => MountSnapshot::default(),
-                false => MountSnapshot::of_one_shot(view, on_host, is_once),
+            one_shot: if is_session {
+                MountSnapshot::default()
+            } else {
+                MountSnapshot::of_one_shot(view, on_host, is_once)
             },
-            repair: match is_session {
-                true => Self::repair(inputs, view, on_host),
-                false => Section::default(),
-            },
+            repair: if is_session { Self::repair(inputs, view, on_host) } else { Section::default() },
         }
     }
 

@@ -159,9 +159,10 @@ fn listen_for_proxy(inputs: &Inputs<'_>, namespaces: &mut Section, enforcement: 
             None => Step::ListenEverywhere { port },
         };
         // Without the answers of a proxy that only refuses, programs find nothing at its address.
-        match inputs.policy.only_refuses() {
-            true => namespaces.push_optional(Protection::Proxy, &step),
-            false => namespaces.push(Protection::Proxy, &step),
+        if inputs.policy.only_refuses() {
+            namespaces.push_optional(Protection::Proxy, &step)
+        } else {
+            namespaces.push(Protection::Proxy, &step)
         }
     }
     let allow = rules(&inputs.policy.network.allow);
@@ -327,9 +328,10 @@ pub(crate) fn variables(inputs: &Inputs<'_>) -> Vec<(OsString, OsString)> {
     let only_refuses = inputs.policy.only_refuses();
     // In an inherited environment, the caller's own would lead nowhere.
     let few = only_refuses && inputs.policy.env.base != EnvBase::Inherit;
-    let names = match few {
-        true => [(FEW_PROXY_VARIABLES, url()), (&["no_proxy"], direct)],
-        false => [(PROXY_VARIABLES, url()), (NO_PROXY_VARIABLES, direct)],
+    let names = if few {
+        [(FEW_PROXY_VARIABLES, url()), (&["no_proxy"], direct)]
+    } else {
+        [(PROXY_VARIABLES, url()), (NO_PROXY_VARIABLES, direct)]
     };
     let node = (!few).then(|| (&["NODE_USE_ENV_PROXY"][..], "1".to_owned()));
     let retries = only_refuses.then(|| (RETRIES, "0".to_owned()));

@@ -67,9 +67,10 @@ fn open_by_components(path: &Path, more: OFlag) -> nix::Result<OwnedFd> {
         held = Some(next);
     }
     let held = held.ok_or(Errno::ENOENT)?;
-    match more.contains(OFlag::O_DIRECTORY) && kind(&fstat(&held)?) != FileKind::Directory {
-        true => Err(Errno::ENOTDIR),
-        false => Ok(held),
+    if more.contains(OFlag::O_DIRECTORY) && kind(&fstat(&held)?) != FileKind::Directory {
+        Err(Errno::ENOTDIR)
+    } else {
+        Ok(held)
     }
 }
 

@@ -136,10 +136,7 @@ impl WaitingThread {
                 failure => failure,
             });
         }
-        let start = match path.is_absolute() {
-            true => self.root()?,
-            false => self.base(base)?,
-        };
+        let start = if path.is_absolute() { self.root()? } else { self.base(base)? };
         let without = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         // Without links, a path cannot leave the mounts of the caller: `..` of their root is that root.
         match open(&start, below(path), OFlag::O_NOFOLLOW, without) {

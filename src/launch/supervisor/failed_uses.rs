@@ -175,9 +175,10 @@ impl Attempt<'_> {
 
     /// The path from the root of the sandbox.
     fn absolute(&self) -> Option<PathBuf> {
-        match self.path.is_absolute() {
-            true => Some(self.path.to_owned()),
-            false => Some(self.caller.directory_path(self.base)?.join(self.path)),
+        if self.path.is_absolute() {
+            Some(self.path.to_owned())
+        } else {
+            Some(self.caller.directory_path(self.base)?.join(self.path))
         }
     }
 

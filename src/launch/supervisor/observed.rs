@@ -110,10 +110,7 @@ impl Recorder {
         // An empty path is about a descriptor.
         let name = caller.path(argument(path)?).ok().filter(|path| !path.as_os_str().is_empty())?;
         let base = directory.map_or(Some(libc::AT_FDCWD), |index| Some(int(argument(index)?)))?;
-        let path = match name.is_absolute() {
-            true => name,
-            false => caller.directory_path(base)?.join(name),
-        };
+        let path = if name.is_absolute() { name } else { caller.directory_path(base)?.join(name) };
         let flags = match act {
             Act::Open(index) => int(argument(index)?),
             _ => 0,

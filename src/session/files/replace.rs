@@ -184,9 +184,10 @@ impl KeptAttributes {
 /// # Errors
 /// `EROFS`.
 pub(crate) fn refuse_watched(call: &FileCall, place: &FilePlace, making: Creation) -> io::Result<()> {
-    match forbid::forbids(call.watches(), place.parent.as_fd(), &place.name, making)? {
-        true => Err(Errno::EROFS.into()),
-        false => Ok(()),
+    if forbid::forbids(call.watches(), place.parent.as_fd(), &place.name, making)? {
+        Err(Errno::EROFS.into())
+    } else {
+        Ok(())
     }
 }
 

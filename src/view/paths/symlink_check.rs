@@ -93,9 +93,10 @@ impl PolicyPath<'_> {
 pub(crate) fn check_socket_directory(view: &View, directory: &Path) -> Result<(), Error> {
     const WHAT: &str = "directory of sockets";
     // The default directory is covered, also in a writable /tmp.
-    match is_replaceable(WHAT, directory, |at| view.is_writable(at))? {
-        true => Err(refused(WHAT, directory, REPLACEABLE, "put the sockets outside of all writable grants")),
-        false => Ok(()),
+    if is_replaceable(WHAT, directory, |at| view.is_writable(at))? {
+        Err(refused(WHAT, directory, REPLACEABLE, "put the sockets outside of all writable grants"))
+    } else {
+        Ok(())
     }
 }
 
