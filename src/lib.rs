@@ -123,13 +123,13 @@ pub use policy::units::{Size, Span};
 pub use report::error::Error;
 pub use report::outcome::{Ended, Outcome, Output};
 #[cfg(feature = "metrics")]
-pub use session::metrics::metrics;
+pub use session::log::metrics::metrics;
+pub use session::log::stats::Stats;
 pub use session::pool::Pool;
 pub use session::ports::PortStream;
 pub use session::processes::{ProcessState, SessionProcess, SessionProcesses};
 pub use session::sandbox::Sandbox;
 pub use session::shell::{Shell, ShellOutput, Snippet};
-pub use session::stats::Stats;
 pub use session::{Session, SessionBuilder};
 pub use sys::secret::Secret;
 pub use sys::signal::{Signal, UnknownSignal};

@@ -27,7 +27,7 @@ impl<'w> Cursor<'w> {
     /// The bytes not yet decoded.
     #[cfg(not(kennel_inside))]
     #[must_use]
-    pub fn rest(&self) -> &'w [u8] {
+    pub fn remaining(&self) -> &'w [u8] {
         self.rest
     }
 

@@ -135,7 +135,7 @@ fn open_error(audit: &Audit, source: io::Error) -> Error {
 mod tests {
     use super::*;
     use crate::audit::chain::verify_audit;
-    use crate::audit::record::{ArgumentsShape, Record, Spawn};
+    use crate::audit::record::{ArgumentsShape, Record, SpawnRecord};
     use crate::report::enforcement::Protection;
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
             argv: Some(many.clone()),
             directory: huge.clone(),
         };
-        let spawn = Record::Spawn(Spawn {
+        let spawn = Record::Spawn(SpawnRecord {
             decision: "denied",
             program: &huge,
             operation: None,

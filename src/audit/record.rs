@@ -35,7 +35,7 @@ pub(crate) enum Record<'r> {
     },
     /// A command has ended, or could not be started.
     Exit {
-        ended: End,
+        ended: EndRecord,
         exit_code: Option<u8>,
         signal: Option<i32>,
         limit: Option<Limit>,
@@ -58,7 +58,7 @@ pub(crate) enum Record<'r> {
     /// A connection to a published port.
     Ingress(Ingress),
     /// A decision of the spawn broker.
-    Spawn(Spawn<'r>),
+    Spawn(SpawnRecord<'r>),
     /// A call of a connector has begun or ended.
     #[cfg_attr(not(any(feature = "wasm", test)), expect(dead_code, reason = "only connectors write it"))]
     Connector(ConnectorCall<'r>),
@@ -95,7 +95,7 @@ pub(crate) struct CredentialUse<'r> {
 /// How a command ended.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(untagged)]
-pub(crate) enum End {
+pub(crate) enum EndRecord {
     /// The command has an outcome.
     Ended(Ended),
     /// There is no outcome: `failed` if the command could not be started, `dropped` if the caller did not
@@ -105,7 +105,7 @@ pub(crate) enum End {
 
 /// A request to spawn a program: names and lengths.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Spawn<'r> {
+pub(crate) struct SpawnRecord<'r> {
     /// `allowed` or `denied`; `failed` if the broker allowed the program and could not start it.
     pub(crate) decision: &'static str,
     /// The program as the request names it.
@@ -190,7 +190,9 @@ impl Record<'_> {
                     argv.iter_mut().for_each(truncate_text);
                 }
             }
-            Self::Spawn(Spawn { program, shape, variables, credentials, directory, reason, .. }) => {
+            Self::Spawn(SpawnRecord {
+                program, shape, variables, credentials, directory, reason, ..
+            }) => {
                 *program = truncated(program);
                 *directory = directory.map(truncated);
                 truncate_list(variables);
@@ -292,7 +294,7 @@ mod tests {
                 directory: "/w".to_owned(),
             },
             Record::Exit {
-                ended: End::Ended(Ended::Exited),
+                ended: EndRecord::Ended(Ended::Exited),
                 exit_code: Some(0),
                 signal: None,
                 limit: None,
@@ -321,7 +323,7 @@ mod tests {
                 bytes_down: 0,
                 duration_ms: 0,
             }),
-            Record::Spawn(Spawn {
+            Record::Spawn(SpawnRecord {
                 decision: "allowed",
                 program: "p",
                 operation: None,

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::audit::log::Log;
-use crate::audit::record::{End, Line, Record};
+use crate::audit::record::{EndRecord, Line, Record};
 use crate::report::denial::Denial;
 use crate::report::error::Error;
 use crate::report::error::audit::AuditError;
@@ -164,7 +164,7 @@ impl Exec {
             self.write(Record::Limit { limit, configured, used });
         }
         self.write(Record::Exit {
-            ended: End::Ended(outcome.ended),
+            ended: EndRecord::Ended(outcome.ended),
             exit_code: Some(outcome.exit_code()),
             signal: outcome.status.signal(),
             limit: outcome.limit,
@@ -190,7 +190,7 @@ impl Exec {
 
     fn write_exit_without_outcome(&self, ended: &'static str, class: Option<Class>) {
         self.write(Record::Exit {
-            ended: End::NoOutcome(ended),
+            ended: EndRecord::NoOutcome(ended),
             exit_code: None,
             signal: None,
             limit: None,

@@ -21,17 +21,17 @@ impl SpawnPolicy {
         let (manifest, home) = (&self.manifest, &*self.home);
         let (program, resolved) = program(manifest, &envelope.program, home)?;
         let operation = operation(manifest, program, envelope)?;
-        let grants = Grants::of(manifest, home)?;
+        let grants = GrantedPaths::of(manifest, home)?;
         // If Kennel may not look there, assume that commands can write there.
         let is_theirs = || is_written("program", &resolved.named, &grants.writes).unwrap_or(true);
         if program.hash.is_none() && is_theirs() {
             let reason = "is in fs_write, where commands could replace it; give its hash";
-            return Err(SpawnError::denied(ManifestBoundary, ("program", &program.path), reason, NOTHING));
+            return Err(SpawnError::denied(ManifestBoundary, "program", &program.path, reason, NOTHING));
         }
         environment(manifest, envelope)?;
         let cwd = cwd(manifest, envelope, &grants, home)?;
         if let Some(narrower) = &self.narrower {
-            action(narrower, (manifest, program), envelope, home)?;
+            action(narrower, manifest, program, envelope, home)?;
         }
         credentials(manifest, envelope)?;
         let is_free = |name: &String| {
@@ -71,7 +71,7 @@ fn program<'m>(
     let programs = &manifest.spawn.programs;
     let denied = |reason: &str| {
         let granted = programs.iter().map(|program| program.path.as_str());
-        SpawnError::denied(ManifestBoundary, ("program", asked), reason, granted)
+        SpawnError::denied(ManifestBoundary, "program", asked, reason, granted)
     };
     let resolve = |program: &Program| {
         Resolved::of(&program.path, home)
@@ -110,8 +110,8 @@ fn operation(
 ) -> Result<Option<String>, SpawnError> {
     let count = || format!("of {} arguments", envelope.argv.len());
     if envelope.argv.iter().any(|argument| argument.contains('\0')) {
-        let what = ("argument list", count());
-        return Err(SpawnError::denied(ManifestBoundary, what, "contains a NUL byte", NOTHING));
+        let reason = "contains a NUL byte";
+        return Err(SpawnError::denied(ManifestBoundary, "argument list", count(), reason, NOTHING));
     }
     if manifest.spawn.operations.is_empty() {
         return Ok(None);
@@ -122,13 +122,8 @@ fn operation(
         Some((name, _)) => Ok(Some(name.clone())),
         None => {
             let granted = own.map(|(_, operation)| operation.to_string());
-            let what = ("argument list", count());
-            Err(SpawnError::denied(
-                ManifestBoundary,
-                what,
-                "is not one of the manifest's operations",
-                granted,
-            ))
+            let reason = "is not one of the manifest's operations";
+            Err(SpawnError::denied(ManifestBoundary, "argument list", count(), reason, granted))
         }
     }
 }
@@ -139,8 +134,7 @@ fn environment(manifest: &Manifest, envelope: &Envelope) -> Result<(), SpawnErro
     for (name, value) in &envelope.env {
         let passed = spawn.env_passthrough.iter().map(|name| name.0.as_str());
         let denied = |reason: &str| {
-            let what = ("environment variable", name);
-            Err(SpawnError::denied(ManifestBoundary, what, reason, passed.clone()))
+            Err(SpawnError::denied(ManifestBoundary, "environment variable", name, reason, passed.clone()))
         };
         let is_credential = spawn.credential_env_keys.iter().any(|key| key.0 == *name);
         if is_credential || envelope.credential_env_keys.contains(name) {
@@ -160,7 +154,7 @@ fn environment(manifest: &Manifest, envelope: &Envelope) -> Result<(), SpawnErro
 fn cwd(
     manifest: &Manifest,
     envelope: &Envelope,
-    grants: &Grants,
+    grants: &GrantedPaths,
     home: &Path,
 ) -> Result<Option<PathBuf>, SpawnError> {
     let (asked, boundary) = match (&envelope.cwd, &manifest.spawn.cwd) {
@@ -172,7 +166,7 @@ fn cwd(
     // The caller must not learn which other directories exist.
     let denied = || {
         let reason = "is a directory in neither fs_read nor fs_write";
-        SpawnError::denied(ManifestBoundary, ("working directory", asked), reason, shown())
+        SpawnError::denied(ManifestBoundary, "working directory", asked, reason, shown())
     };
     let resolved = Resolved::of(asked, home).map_err(|source| match boundary {
         ManifestBoundary => SpawnError::Path { what: "cwd", path: asked.clone(), source },
@@ -187,19 +181,23 @@ fn cwd(
 /// Checks that the action's own list has the program too.
 fn action(
     narrower: &[String],
-    (manifest, program): (&Manifest, &Program),
+    manifest: &Manifest,
+    program: &Program,
     envelope: &Envelope,
     home: &Path,
 ) -> Result<(), SpawnError> {
-    let has = |entry: &String| match entry.contains('/') {
-        true => meant(manifest, entry, home) == Some(program),
-        false => program.is_called(entry),
+    let has = |entry: &String| {
+        if entry.contains('/') {
+            meant(manifest, entry, home) == Some(program)
+        } else {
+            program.is_called(entry)
+        }
     };
     if narrower.iter().any(has) {
         return Ok(());
     }
-    let what = ("program", &envelope.program);
-    Err(SpawnError::denied(Action, what, "is not among the action's programs", narrower))
+    let reason = "is not among the action's programs";
+    Err(SpawnError::denied(Action, "program", &envelope.program, reason, narrower))
 }
 
 /// Checks that each credential is in the manifest, and listed only once.
@@ -207,7 +205,7 @@ fn credentials(manifest: &Manifest, envelope: &Envelope) -> Result<(), SpawnErro
     let spawn = &manifest.spawn;
     let known = || spawn.credential_env_keys.iter().chain(&spawn.env_passthrough).map(|key| key.0.as_str());
     for (at, key) in envelope.credential_env_keys.iter().enumerate() {
-        let denied = |reason| Err(SpawnError::denied(ManifestBoundary, ("credential", key), reason, known()));
+        let denied = |reason| Err(SpawnError::denied(ManifestBoundary, "credential", key, reason, known()));
         if known().all(|known| known != key) {
             return denied("is not in credential_env_keys");
         }
@@ -221,19 +219,19 @@ fn credentials(manifest: &Manifest, envelope: &Envelope) -> Result<(), SpawnErro
 // The paths that a manifest grants.
 
 /// The granted paths, with links resolved.
-pub(crate) struct Grants {
+pub(crate) struct GrantedPaths {
     pub(crate) reads: Vec<PathBuf>,
     pub(crate) writes: Vec<PathBuf>,
 }
 
-impl Grants {
+impl GrantedPaths {
     pub(crate) fn of(manifest: &Manifest, home: &Path) -> Result<Self, SpawnError> {
         let resolve = |what: &'static str, path: &String| {
             let path_error = |source| SpawnError::Path { what, path: path.clone(), source };
             Resolved::of(path, home).map_err(path_error)
         };
         let all = |what: &'static str, paths: &[String]| {
-            // Drop duplicates: `kept` compares each path with all others.
+            // Drop duplicates: `uncovered` compares each path with all others.
             let mut seen = HashSet::new();
             let paths = paths.iter().filter(|path| seen.insert(*path));
             paths.map(|path| resolve(what, path)).collect::<Result<Vec<_>, _>>()
@@ -242,14 +240,18 @@ impl Grants {
         let writes = all("fs_write", &manifest.spawn.fs_write)?;
         let is_only_read = |path: &PathBuf| !writes.iter().any(|root| root.path == *path);
         Ok(Self {
-            reads: Self::kept("fs_read", &reads, &writes)?.into_iter().filter(is_only_read).collect(),
-            writes: Self::kept("fs_write", &writes, &writes)?,
+            reads: Self::uncovered("fs_read", &reads, &writes)?.into_iter().filter(is_only_read).collect(),
+            writes: Self::uncovered("fs_write", &writes, &writes)?,
         })
     }
 
     /// Returns the paths that no other writable path covers. Refuses a path that is reached through a
     /// writable one and leads out of it, because commands could make it lead elsewhere.
-    fn kept(what: &'static str, paths: &[Resolved], writes: &[Resolved]) -> Result<Vec<PathBuf>, SpawnError> {
+    fn uncovered(
+        what: &'static str,
+        paths: &[Resolved],
+        writes: &[Resolved],
+    ) -> Result<Vec<PathBuf>, SpawnError> {
         let mut kept: Vec<PathBuf> = Vec::new();
         for path in paths {
             let roots = writes.iter().filter(|root| root.named != path.named).map(|root| root.path.as_path());
@@ -257,8 +259,8 @@ impl Grants {
                 writes.iter().any(|root| path.path != root.path && path.path.starts_with(&root.path));
             if !covered && path.is_led_by(roots) {
                 let reason = "is reached through fs_write, so commands could make it lead elsewhere";
-                let requested = (what, path.named.display());
-                return Err(SpawnError::denied(ManifestBoundary, requested, reason, NOTHING));
+                let requested = path.named.display();
+                return Err(SpawnError::denied(ManifestBoundary, what, requested, reason, NOTHING));
             }
             if !covered && !kept.contains(&path.path) {
                 kept.push(path.path.clone());

@@ -49,10 +49,10 @@ pub async fn run_help(
 ) -> Result<Output, SpawnError> {
     if let Some(option) = subcommands.iter().find(|word| word.starts_with('-') || word.contains('\0')) {
         let nothing: [&str; 0] = [];
-        let what = ("subcommand", option);
         return Err(SpawnError::denied(
             Boundary::Action,
-            what,
+            "subcommand",
+            option,
             "begins with `-` or contains a NUL byte",
             nothing,
         ));

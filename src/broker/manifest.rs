@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, de};
 use toml::de::DeTable;
 
 use crate::broker::checked::SpawnLimits;
-use crate::broker::manifest::connector::{About, CallLimits, Credential};
+use crate::broker::manifest::connector::{About, Credential, ManifestLimits};
 use crate::broker::operation::Operation;
 use crate::policy::network::rule::Rule;
 use crate::policy::text;
@@ -51,7 +51,7 @@ pub struct Manifest {
     /// The credential that a connector may use in its requests.
     pub(crate) credential: Option<Credential>,
     /// The limits of a connector's call.
-    pub(crate) limits: CallLimits,
+    pub(crate) limits: ManifestLimits,
     pub(crate) connector: About,
     /// The absolute path of the manifest file. `None`: read from text, or through a descriptor.
     pub(crate) file: Option<PathBuf>,
@@ -122,7 +122,7 @@ struct Capabilities {
     network: Network,
     spawn: Spawn,
     credential: Option<Credential>,
-    limits: CallLimits,
+    limits: ManifestLimits,
 }
 
 #[derive(Default, Deserialize)]

@@ -167,18 +167,18 @@ impl SpawnPolicy {
             let known = operations.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
             let known = if known.is_empty() { "none" } else { &known };
             let reason = format!("is not in the manifest; it has {known}");
-            SpawnError::denied(Boundary::Manifest, ("operation", name), reason, operations.keys())
+            SpawnError::denied(Boundary::Manifest, "operation", name, reason, operations.keys())
         })?;
         let mut given = BTreeMap::new();
         for &(value_name, value) in values {
             if given.insert(value_name.to_owned(), value.to_owned()).is_some() {
                 let reason = format!("`{value_name}` is given twice");
-                return Err(SpawnError::denied(Boundary::Action, ("operation", name), reason, nothing));
+                return Err(SpawnError::denied(Boundary::Action, "operation", name, reason, nothing));
             }
         }
         let argv = operation.render(&given).map_err(|error| {
             let reason = format!("{error}; it is `{operation}`");
-            SpawnError::denied(Boundary::Action, ("operation", name), reason, [operation.to_string()])
+            SpawnError::denied(Boundary::Action, "operation", name, reason, [operation.to_string()])
         })?;
         let keys = self.manifest.spawn.credential_env_keys.iter();
         Ok(Envelope {

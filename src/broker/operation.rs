@@ -7,14 +7,14 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, de};
 
-use crate::broker::pattern::{Pattern, RenderError, Values};
+use crate::broker::pattern::{ArgumentPattern, RenderError, Values};
 
 /// A program and the pattern of its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Operation {
     /// The name or path, as the manifest has it.
     pub(crate) program: String,
-    pattern: Pattern,
+    pattern: ArgumentPattern,
     may_dash: Vec<String>,
 }
 
@@ -27,7 +27,7 @@ impl Operation {
                 "`{program}`: an operation begins with its program, such as `gh issue create`"
             ));
         }
-        let pattern = Pattern::parse(rest).map_err(|error| error.to_string())?;
+        let pattern = ArgumentPattern::parse(rest).map_err(|error| error.to_string())?;
         if let Some(name) = may_dash.iter().find(|name| pattern.names().all(|known| known != *name)) {
             return Err(format!("allow_dash names `{name}`, which is not a placeholder of the pattern"));
         }

@@ -64,18 +64,18 @@ struct Item {
 
 /// An argument list with placeholders.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pattern {
+pub(crate) struct ArgumentPattern {
     items: Vec<Item>,
     text: String,
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for ArgumentPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl Pattern {
+impl ArgumentPattern {
     /// # Errors
     /// The invalid word, and the reason.
     pub(crate) fn parse(text: &str) -> Result<Self, PatternError> {
@@ -184,7 +184,7 @@ impl Pattern {
 /// also tries without it. It remembers positions that failed and does not try them again. So it takes at most
 /// items × arguments steps.
 struct Search<'s, D> {
-    pattern: &'s Pattern,
+    pattern: &'s ArgumentPattern,
     arguments: &'s [String],
     may_dash: D,
     hopeless: BTreeSet<(usize, usize)>,
@@ -235,14 +235,14 @@ impl Item {
 // One argument with placeholders.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum ArgumentPart {
     Literal(String),
     Placeholder(String),
 }
 
 /// One argument of the pattern. Two placeholders are never adjacent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Token(pub(crate) Vec<Part>);
+pub(crate) struct Token(pub(crate) Vec<ArgumentPart>);
 
 impl Token {
     pub(crate) fn parse(text: &str, word: &str) -> Result<Self, PatternError> {
@@ -258,17 +258,17 @@ impl Token {
                 return Err(PatternError::Bracket(word.to_owned()));
             }
             if !literal.is_empty() {
-                parts.push(Part::Literal(literal.to_owned()));
+                parts.push(ArgumentPart::Literal(literal.to_owned()));
             }
             let Some(after) = rest.get(literal.len() + 1..) else { break };
             let (name, after) = after.split_once('}').ok_or_else(brace)?;
             if !is_name(name) {
                 return Err(brace());
             }
-            if matches!(parts.last(), Some(Part::Placeholder(_))) {
+            if matches!(parts.last(), Some(ArgumentPart::Placeholder(_))) {
                 return Err(PatternError::Adjacent(word.to_owned()));
             }
-            parts.push(Part::Placeholder(name.to_owned()));
+            parts.push(ArgumentPart::Placeholder(name.to_owned()));
             rest = after;
         }
         Ok(Self(parts))
@@ -277,23 +277,23 @@ impl Token {
     /// The names of its placeholders.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|part| match part {
-            Part::Placeholder(name) => Some(name.as_str()),
-            Part::Literal(_) => None,
+            ArgumentPart::Placeholder(name) => Some(name.as_str()),
+            ArgumentPart::Literal(_) => None,
         })
     }
 
     /// The placeholder at the beginning, if any: its value decides whether the argument is an option.
     pub(crate) fn leading(&self) -> Option<&str> {
         match self.0.first() {
-            Some(Part::Placeholder(name)) => Some(name),
+            Some(ArgumentPart::Placeholder(name)) => Some(name),
             _ => None,
         }
     }
 
     pub(crate) fn render(&self, values: &Values) -> String {
-        let text = |part: &Part| match part {
-            Part::Literal(literal) => literal.clone(),
-            Part::Placeholder(name) => values.get(name).cloned().unwrap_or_default(),
+        let text = |part: &ArgumentPart| match part {
+            ArgumentPart::Literal(literal) => literal.clone(),
+            ArgumentPart::Placeholder(name) => values.get(name).cloned().unwrap_or_default(),
         };
         self.0.iter().map(text).collect()
     }
@@ -315,12 +315,12 @@ impl Token {
         for (at, part) in self.0.iter().enumerate() {
             let is_last = at + 1 == self.0.len();
             match (part, waiting.take()) {
-                (Part::Placeholder(name), _) => waiting = Some(name),
-                (Part::Literal(literal), None) => match rest.strip_prefix(literal.as_str()) {
+                (ArgumentPart::Placeholder(name), _) => waiting = Some(name),
+                (ArgumentPart::Literal(literal), None) => match rest.strip_prefix(literal.as_str()) {
                     Some(after) => rest = after,
                     None => return false,
                 },
-                (Part::Literal(literal), Some(name)) => {
+                (ArgumentPart::Literal(literal), Some(name)) => {
                     let place = if is_last {
                         rest.strip_suffix(literal.as_str()).map(|value| (value, ""))
                     } else {

@@ -13,7 +13,7 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use sha2::{Digest, Sha256};
 
 use crate::audit::log::Log;
-use crate::audit::record::{ArgumentsShape, Record, Spawn};
+use crate::audit::record::{ArgumentsShape, Record, SpawnRecord};
 use crate::audit::trail::Trail;
 use crate::broker::SpawnPolicy;
 use crate::broker::checked::{CheckedSpawn, CredentialResolver, Effective};
@@ -171,7 +171,7 @@ impl SpawnPolicy {
         let operation = found.ok().and_then(CheckedSpawn::operation);
         let failure = found.err().map(SpawnError::failure);
         let written = audit.trail.write(None, || {
-            Record::Spawn(Spawn {
+            Record::Spawn(SpawnRecord {
                 decision,
                 program: &envelope.program,
                 operation,

@@ -9,7 +9,7 @@ use crate::report::error::Error;
 use crate::report::shortage::of_path;
 use crate::sys::inode::Identity;
 use crate::view::paths::resolved::ResolvedPath;
-use crate::view::paths::symlink_check::NamedPath;
+use crate::view::paths::symlink_check::PolicyPath;
 
 /// Everything that a declaration grants, as canonical paths. A session is built from this alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -46,7 +46,7 @@ impl GrantedPath {
         Ok(Self { identity: Identity::at(&path)?, path })
     }
 
-    fn of(named: NamedPath<'_>) -> Self {
+    fn of(named: PolicyPath<'_>) -> Self {
         let source = named.resolved.source;
         Self { identity: source.identity, path: source.path }
     }
@@ -62,9 +62,8 @@ impl GrantedPath {
 /// # Errors
 /// The path is missing, is not a directory, or cannot be reached.
 pub(crate) fn working_directory(given: &Path) -> Result<GrantedPath, Error> {
-    let place = GrantedPath::at(given).and_then(|place| match place.path.is_dir() {
-        true => Ok(place),
-        false => Err(io::ErrorKind::NotADirectory.into()),
+    let place = GrantedPath::at(given).and_then(|place| {
+        if place.path.is_dir() { Ok(place) } else { Err(io::ErrorKind::NotADirectory.into()) }
     });
     place.map_err(refused("working directory", given, "name an existing directory"))
 }
@@ -80,10 +79,10 @@ pub(crate) fn granted<'p>(caps: &'p Capabilities, cwd: GrantedPath, home: &Path)
             .map_err(|reason| io::Error::new(io::ErrorKind::InvalidInput, reason));
         let led = path.and_then(|path| ResolvedPath::resolve(&path));
         let led = led.map_err(refused(what, given, "declare a path that exists"))?;
-        Ok(NamedPath { what, given, resolved: led })
+        Ok(PolicyPath { what, given, resolved: led })
     };
     let all = |what, given: &'p [PathBuf]| {
-        given.iter().map(|path| look(what, path)).collect::<Result<Vec<NamedPath<'p>>, Error>>()
+        given.iter().map(|path| look(what, path)).collect::<Result<Vec<PolicyPath<'p>>, Error>>()
     };
     let write = all("write path", &caps.write_paths)?;
     let read = all("read path", &caps.read_paths)?;
@@ -91,7 +90,8 @@ pub(crate) fn granted<'p>(caps: &'p Capabilities, cwd: GrantedPath, home: &Path)
     let writable =
         write.iter().map(|named| &*named.resolved.source.path).chain([&*cwd.path]).collect::<Vec<_>>();
     write.iter().chain(&read).try_for_each(|named| named.refuse_links_in(&writable))?;
-    let places = |all: Vec<NamedPath<'_>>| all.into_iter().map(GrantedPath::of).collect::<Vec<GrantedPath>>();
+    let places =
+        |all: Vec<PolicyPath<'_>>| all.into_iter().map(GrantedPath::of).collect::<Vec<GrantedPath>>();
     let (write, read) = (places(write), (!read.is_empty()).then(|| places(read)));
     Ok(settled(caps.net, cwd, write, read))
 }

@@ -192,13 +192,13 @@ impl Wrapper {
     /// The number of sessions that it keeps.
     #[must_use]
     pub fn sessions(&self) -> usize {
-        self.kept().len()
+        self.kept_sessions().len()
     }
 
     /// Ends all sessions and everything that runs in them, and waits until nothing of them is left. The next
     /// command gets a new session.
     pub async fn shutdown(&self) {
-        let all = self.kept().take();
+        let all = self.kept_sessions().take();
         for served in all {
             served.end().await;
         }
@@ -213,7 +213,7 @@ impl Wrapper {
             deciding: toolchains::deciding_variables().filter_map(value).collect(),
             secrets: secrets::secrets_below(granted.paths(), &wanted.caller),
         };
-        if let Some(way) = self.kept().find(&key) {
+        if let Some(way) = self.kept_sessions().find(&key) {
             return Ok(way);
         }
         // Create it before the session, so that the session hides it, even inside a granted directory.
@@ -221,10 +221,10 @@ impl Wrapper {
         let session = Session::prepare(&policy(granted)).await?;
         let served = Self::serve(&directory, key.clone(), &session)?;
         self.proven.store(true, Relaxed);
-        let gone = self.kept().keep(served);
+        let gone = self.kept_sessions().keep(served);
         // Drop them without holding the lock: dropping a session may take it.
         drop(gone);
-        self.kept().find(&key).ok_or(Error::SessionEnded)
+        self.kept_sessions().find(&key).ok_or(Error::SessionEnded)
     }
 
     /// Makes a session serve clients, under a name that was never used before.
@@ -260,7 +260,7 @@ impl Wrapper {
         Ok(directory)
     }
 
-    fn kept(&self) -> MutexGuard<'_, KeptSessions> {
+    fn kept_sessions(&self) -> MutexGuard<'_, KeptSessions> {
         locked(&self.kept)
     }
 }

@@ -60,7 +60,7 @@ struct DetachedState {
     id: u32,
     program: OsString,
     started: SystemTime,
-    record: watch::Sender<Record>,
+    record: watch::Sender<CommandRecord>,
     orders: mpsc::UnboundedSender<Order>,
     /// What tells its processes from those of others.
     key: Option<CommandKey>,
@@ -68,7 +68,7 @@ struct DetachedState {
 
 /// What is known about a command by now.
 #[derive(Debug)]
-pub(crate) struct Record {
+pub(crate) struct CommandRecord {
     pub(crate) ring: Ring,
     /// Why the log file lacks output.
     pub(crate) unwritten: Option<String>,
@@ -204,7 +204,7 @@ impl End {
 /// Reads what a detached command wrote. It copies nothing in advance.
 #[derive(Debug)]
 pub struct LogReader {
-    record: watch::Receiver<Record>,
+    record: watch::Receiver<CommandRecord>,
     position: u64,
     /// Where a reader that does not follow ends.
     until: u64,

@@ -15,6 +15,7 @@ use crate::command::cause::Cause;
 use crate::command::running::Running;
 use crate::launch::cgroup::leaf::{CgroupUsage, Leaf};
 use crate::launch::inside::Leftover;
+use crate::launch::prepared::FailedStep;
 use crate::network::serving::DenialCursor;
 use crate::policy::limits::Limits;
 use crate::policy::units::{Size, Span};
@@ -226,7 +227,10 @@ impl Running {
             (section::REQUEST, request::TERMINAL, _) => Error::Io { what: TERMINAL, source },
             (section::REQUEST, _, _) => Error::Io { what: "hand the command over", source },
             (section::LIMITS, _, _) => Error::Io { what: "set the command's limits", source },
-            _ => self.prepared.step_failed(self.spec.own_steps.as_ref(), (section, index), errno),
+            _ => {
+                let own_steps = self.spec.own_steps.as_ref();
+                self.prepared.step_failed(own_steps, FailedStep { section, index, errno })
+            }
         }
     }
 

@@ -44,17 +44,17 @@ const PATIENCE: Duration = Duration::from_secs(1);
 ///
 /// let mut command = sandbox.command("make");
 /// let stdout = std::io::stdout().as_fd().try_clone_to_owned()?;
-/// let outlets = kennel::internal::Outlets::new(&mut command, Some(stdout), None)?;
+/// let copier = kennel::internal::OutputCopier::new(&mut command, Some(stdout), None)?;
 /// let mut child = command.spawn().await?;
-/// let copying = outlets.copy(&mut child);
+/// let copies = copier.copy(&mut child);
 /// let mut outcome = child.wait().await?;
-/// copying.finish(&mut outcome, std::future::pending()).await;
+/// copies.finish(&mut outcome, std::future::pending()).await;
 /// assert!(outcome.stdout_bytes.is_some());
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Outlets([Option<Outlet>; 2]);
+pub struct OutputCopier([Option<Outlet>; 2]);
 
 /// The thread of one descriptor.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub(crate) struct Outlet {
     pub(crate) written: oneshot::Receiver<io::Result<()>>,
 }
 
-impl Outlets {
+impl OutputCopier {
     /// Gives the command a pipe for each stream that has a descriptor here. The other streams stay as they
     /// are.
     ///
@@ -110,24 +110,24 @@ impl Outlets {
     /// # Panics
     /// Outside of a tokio runtime with time enabled.
     #[must_use]
-    pub fn copy(self, child: &mut Child) -> Copying {
+    pub fn copy(self, child: &mut Child) -> RunningCopies {
         self.copy_from([&mut child.stdout, &mut child.stderr])
     }
 
     /// Takes these pipes and starts to copy.
-    pub(crate) fn copy_from(self, [out, err]: [&mut Option<ChildOutput>; 2]) -> Copying {
+    pub(crate) fn copy_from(self, [out, err]: [&mut Option<ChildOutput>; 2]) -> RunningCopies {
         let Self([stdout, stderr]) = self;
         let start = |to: Outlet, from: &mut Option<ChildOutput>| {
             let (ended, end) = oneshot::channel();
             from.take().map(|from| CopyTask { task: tokio::spawn(to.copy(from, end)), ended })
         };
-        Copying([stdout.and_then(|to| start(to, out)), stderr.and_then(|to| start(to, err))])
+        RunningCopies([stdout.and_then(|to| start(to, out)), stderr.and_then(|to| start(to, err))])
     }
 }
 
 /// The running copies of one command's output. Dropping it ends them as the end of the command does.
 #[derive(Debug)]
-pub struct Copying([Option<CopyTask>; 2]);
+pub struct RunningCopies([Option<CopyTask>; 2]);
 
 /// The task of one stream.
 #[derive(Debug)]
@@ -146,7 +146,7 @@ struct Copied {
     failed: Option<io::Error>,
 }
 
-impl Copying {
+impl RunningCopies {
     /// Call it when the command has ended. It reads what is left in the pipes, waits until everything is
     /// written, and adds to `outcome` how much that was or [why it was not written](Outcome::unwritten). It
     /// does not wait for other processes that hold the pipes.

@@ -23,10 +23,10 @@ use crate::command::one_shot::OwnNetwork;
 use crate::command::source::{Membership, ReadyWorker};
 use crate::command::tail::Tail;
 use crate::explain::context::ExplainContext;
-use crate::host::cgroups::Setting;
+use crate::host::cgroups::CgroupSetting;
 use crate::launch::control::Arrival;
 use crate::launch::inside::{CommandInit, CommandKey, Inside, Leftover, PATIENCE};
-use crate::launch::prepared::Prepared;
+use crate::launch::prepared::{FailedStep, Prepared};
 use crate::launch::supervisor::refused::Refusals;
 use crate::launch::supervisor::{Sink, Supervisor};
 use crate::network::publish::Publishing;
@@ -59,7 +59,7 @@ pub(crate) struct CommandSpec {
     /// All limits of the command: its own and those of the policy.
     pub(crate) limits: Limits,
     /// What Kennel writes to the cgroup of this command.
-    pub(crate) cgroup_settings: Vec<Setting>,
+    pub(crate) cgroup_settings: Vec<CgroupSetting>,
     /// Steps of the worker that are not in the plan of the policy.
     pub(crate) own_steps: Option<Section>,
     /// How the command's own limits are enforced, for the report.
@@ -391,7 +391,8 @@ impl Running {
             }
             Report::Skipped { section, index, errno } => {
                 let own_steps = self.spec.own_steps.as_ref();
-                self.prepared.step_skipped(own_steps, (section, index), errno, &mut self.enforcement);
+                let skipped = FailedStep { section, index, errno };
+                self.prepared.step_skipped(own_steps, skipped, &mut self.enforcement);
             }
             _ => {}
         }

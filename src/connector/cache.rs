@@ -23,7 +23,7 @@ use crate::host::caller::Caller;
 use crate::host::writers::another_writer;
 use crate::report::error::Error;
 use crate::sys::dirfd::own_path;
-use crate::view::kept::{CACHE_BASE, own_directory_in};
+use crate::view::cache_store::{CACHE_BASE, own_directory_in};
 
 const STICKY: u32 = 0o1000;
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::broker::manifest::Manifest;
 use crate::broker::manifest::connector::Credential;
-use crate::connector::limits::{CallLimits, InForce};
+use crate::connector::limits::{CallLimits, LimitsInForce};
 
 /// What a manifest grants a connector. What a program can use of it depends on its
 /// [imports](crate::connector::Imports).
@@ -74,7 +74,7 @@ impl Grants {
     #[must_use]
     pub fn of(manifest: &Manifest) -> Self {
         let spawn = &manifest.spawn;
-        let InForce { memory, wall_time } = InForce::of(&CallLimits::default(), manifest);
+        let LimitsInForce { memory, wall_time } = LimitsInForce::of(&CallLimits::default(), manifest);
         let credential =
             |Credential { kind, header, around: [before, after] }: &Credential| GrantedCredential {
                 kind: kind.as_str().to_owned(),

@@ -11,7 +11,7 @@ use crate::broker::SpawnPolicy;
 use crate::broker::checked::{CredentialResolver, NoCredentials};
 use crate::broker::envelope::Envelope;
 use crate::broker::manifest::Manifest;
-use crate::connector::http::{Granted, HttpClient, NoAnswer, Sender, Wanted};
+use crate::connector::http::{GrantedHosts, HostGrants, HttpClient, NoAnswer, Sender, Wanted};
 use crate::connector::journal::{Journal, LogLevel};
 use crate::connector::spawn::{SpawnExecutor, Spawned};
 use crate::network::proxy::Proxy;
@@ -38,21 +38,27 @@ pub(crate) struct Loaded {
     pub(crate) max_body: usize,
 }
 
+/// The hosts of a call, as rules and as the caller wrote them.
+pub(crate) struct CallHosts {
+    pub(crate) rules: Rules,
+    pub(crate) hosts: Vec<String>,
+}
+
 /// What one call may do, and what it has done.
-pub(crate) struct Host {
+pub(crate) struct CallContext {
     pub(crate) program: Arc<Loaded>,
     pub(crate) journal: Arc<Journal>,
     /// The hosts of the call, if it narrows those of the manifest.
-    pub(crate) narrower: Option<(Rules, Vec<String>)>,
+    pub(crate) narrower: Option<CallHosts>,
     pub(crate) spawns: SpawnPolicy,
     pub(crate) resolver: Option<Arc<dyn CredentialResolver>>,
-    pub(crate) response: Option<Answer>,
+    pub(crate) response: Option<HttpAnswer>,
     pub(crate) spawned: Option<Finished>,
     failures: Failures,
 }
 
 /// The last answer of HTTP.
-pub(crate) struct Answer {
+pub(crate) struct HttpAnswer {
     pub(crate) status: u16,
     pub(crate) body: Unread,
 }
@@ -65,7 +71,7 @@ pub(crate) struct Finished {
 }
 
 /// An operation of the manifest that a program wants to run, and its arguments.
-pub(crate) struct Operation {
+pub(crate) struct OperationCall {
     pub(crate) name: String,
     pub(crate) arguments: BTreeMap<String, String>,
 }
@@ -136,11 +142,11 @@ impl Failures {
     }
 }
 
-impl Host {
+impl CallContext {
     pub(crate) fn new(
         program: &Arc<Loaded>,
         journal: &Arc<Journal>,
-        narrower: Option<(Rules, Vec<String>)>,
+        narrower: Option<CallHosts>,
         spawns: SpawnPolicy,
         resolver: Option<Arc<dyn CredentialResolver>>,
     ) -> Self {
@@ -171,7 +177,7 @@ impl Host {
         match self.sender().send(wanted?).await {
             Ok(response) => {
                 self.failures.forget(Kind::Request);
-                self.response = Some(Answer {
+                self.response = Some(HttpAnswer {
                     status: response.status().as_u16(),
                     body: Unread::new(response.into_body()),
                 });
@@ -190,9 +196,9 @@ impl Host {
         Sender {
             connector: name,
             client: &**client,
-            granted: Granted {
-                manifest: (rules, &manifest.hosts),
-                call: self.narrower.as_ref().map(|(rules, hosts)| (rules, &**hosts)),
+            granted: HostGrants {
+                manifest: GrantedHosts { rules, hosts: &manifest.hosts },
+                call: self.narrower.as_ref().map(|CallHosts { rules, hosts }| GrantedHosts { rules, hosts }),
             },
             credential: manifest.credential.as_ref(),
             resolver: self.resolver.as_deref(),
@@ -219,10 +225,10 @@ impl Host {
     /// Runs an operation of the manifest.
     pub(crate) async fn spawn_operation(
         &mut self,
-        wanted: Result<Operation, NotDone>,
+        wanted: Result<OperationCall, NotDone>,
     ) -> Result<(), NotDone> {
         self.spawned = None;
-        let Operation { name, arguments } = wanted?;
+        let OperationCall { name, arguments } = wanted?;
         let arguments: Vec<_> = arguments.iter().map(|(name, value)| (&**name, &**value)).collect();
         match self.spawns.operation(&name, &arguments) {
             Ok(envelope) => self.spawn(Ok(envelope)).await,

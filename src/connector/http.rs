@@ -18,11 +18,11 @@ use crate::broker::manifest::connector::{Credential, SET_BY_KENNEL};
 use crate::connector::error::{denied, too_large};
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
-use crate::policy::network::destination::{Destination, Host};
+use crate::policy::network::destination::{Destination, DestinationHost};
 use crate::policy::network::rule::Rules;
 use crate::policy::text;
 use crate::report::error::Error;
-use crate::report::error::policy::shown;
+use crate::report::error::policy::escaped_value;
 use crate::report::failure::{self, Boundary, Class, Details, Failure};
 
 /// The future that [`HttpClient::send`] returns.
@@ -97,11 +97,18 @@ impl From<Failure> for NoAnswer {
     }
 }
 
+/// Hosts that may be reached, as rules and as they were written.
+#[derive(Clone, Copy)]
+pub(crate) struct GrantedHosts<'c> {
+    pub(crate) rules: &'c Rules,
+    pub(crate) hosts: &'c [String],
+}
+
 /// Which hosts a call may reach.
-pub(crate) struct Granted<'c> {
-    pub(crate) manifest: (&'c Rules, &'c [String]),
+pub(crate) struct HostGrants<'c> {
+    pub(crate) manifest: GrantedHosts<'c>,
     /// Narrower, if the call says so.
-    pub(crate) call: Option<(&'c Rules, &'c [String])>,
+    pub(crate) call: Option<GrantedHosts<'c>>,
 }
 
 /// What a request needs.
@@ -109,7 +116,7 @@ pub(crate) struct Sender<'c> {
     /// The name of the connector.
     pub(crate) connector: &'c str,
     pub(crate) client: &'c dyn HttpClient,
-    pub(crate) granted: Granted<'c>,
+    pub(crate) granted: HostGrants<'c>,
     pub(crate) credential: Option<&'c Credential>,
     pub(crate) resolver: Option<&'c dyn CredentialResolver>,
     pub(crate) max_body: usize,
@@ -159,8 +166,8 @@ impl Sender<'_> {
     /// The manifest or the call does not grant the host.
     fn check_host(&self, url: &Url) -> Result<Destination, NoAnswer> {
         let destination = destination(url)?;
-        let Granted { manifest, call } = &self.granted;
-        for (boundary, (rules, hosts)) in [(Boundary::Manifest, *manifest)]
+        let HostGrants { manifest, call } = &self.granted;
+        for (boundary, GrantedHosts { rules, hosts }) in [(Boundary::Manifest, *manifest)]
             .into_iter()
             .chain(call.map(|narrower| (Boundary::Action, narrower)))
         {
@@ -176,7 +183,7 @@ impl Sender<'_> {
 
     /// The header with the credential. The decision is in the audit log before the header is used.
     async fn credential(&self, kind: &str, is_safe: bool) -> Result<(HeaderName, HeaderValue), Failure> {
-        let kind = &*shown(kind);
+        let kind = &*escaped_value(kind);
         let header = self.credential_header(kind, is_safe).await;
         let class = header.as_ref().err().map(|failure| failure.class);
         let decision = match class {
@@ -245,8 +252,9 @@ fn check(wanted: Wanted) -> Result<Checked, NoAnswer> {
     for (name, value) in &wanted.headers {
         let name = HeaderName::from_bytes(name.as_bytes())
             .map_err(|_| malformed("a header has a malformed name".to_owned()))?;
-        let value = HeaderValue::from_str(value)
-            .map_err(|_| malformed(format!("header {} has a malformed value", shown(name.as_str()))))?;
+        let value = HeaderValue::from_str(value).map_err(|_| {
+            malformed(format!("header {} has a malformed value", escaped_value(name.as_str())))
+        })?;
         if !SET_BY_KENNEL.contains(&name) {
             headers.insert(name, value);
         }
@@ -322,7 +330,8 @@ pub(crate) fn destination(url: &Url) -> Result<Destination, NoAnswer> {
         return Err(malformed("has a user name or password; set a header instead"));
     }
     let host = url.host_str().ok_or_else(|| malformed("has no host"))?;
-    let host = Host::parse(host).map_err(|error| malformed(&format!("has a malformed host: {error}")))?;
+    let host =
+        DestinationHost::parse(host).map_err(|error| malformed(&format!("has a malformed host: {error}")))?;
     let port =
         url.port_or_known_default().filter(|port| *port != 0).ok_or_else(|| malformed("has no port"))?;
     Ok(Destination { host, port })

@@ -41,12 +41,12 @@ pub(crate) const MAX_HANDLES: usize = 10_000;
 
 /// The limits in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct InForce {
+pub(crate) struct LimitsInForce {
     pub(crate) memory: usize,
     pub(crate) wall_time: Duration,
 }
 
-impl InForce {
+impl LimitsInForce {
     pub(crate) fn of(call: &CallLimits, manifest: &Manifest) -> Self {
         let memory = call.memory_bytes.or(manifest.limits.memory_bytes).unwrap_or(DEFAULT_MEMORY);
         let memory = memory.min(MAX_MEMORY).next_multiple_of(PAGE);
@@ -68,7 +68,7 @@ pub(crate) struct Limiter {
 }
 
 impl Limiter {
-    pub(crate) fn new(limits: InForce) -> Self {
+    pub(crate) fn new(limits: LimitsInForce) -> Self {
         Self { memory_left: limits.memory, table_left: MAX_TABLE, is_exceeded: false }
     }
 
@@ -100,8 +100,8 @@ mod tests {
         let manifest = |text: &str| Manifest::from_toml(text).expect("a manifest");
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         let of = |memory_bytes, wall_time, manifest: &Manifest| {
-            let InForce { memory, wall_time } =
-                InForce::of(&CallLimits { memory_bytes, wall_time }, manifest);
+            let LimitsInForce { memory, wall_time } =
+                LimitsInForce::of(&CallLimits { memory_bytes, wall_time }, manifest);
             (memory, wall_time.as_secs())
         };
         let none = manifest("[capabilities]");
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn all_memories_count_together() {
-        let mut limiter = Limiter::new(InForce { memory: 3 << 16, wall_time: DEFAULT_WALL_TIME });
+        let mut limiter = Limiter::new(LimitsInForce { memory: 3 << 16, wall_time: DEFAULT_WALL_TIME });
         assert!(limiter.memory_growing(0, 1 << 16, None).expect("no error"));
         assert!(limiter.memory_growing(1 << 16, 2 << 16, None).expect("no error"));
         assert!(!limiter.is_exceeded);

@@ -17,14 +17,14 @@ use crate::connector::audit::CallRecord;
 use crate::connector::call::{Call, CallResult};
 use crate::connector::error::{ConnectorError, GuestError, Stopped, denied, exceeded, fault, too_large};
 use crate::connector::guest::component;
-use crate::connector::guest::state::{State, Streams};
-use crate::connector::host::{Host, Loaded, MAX_REQUEST};
+use crate::connector::guest::state::{GuestState, GuestStreams};
+use crate::connector::host::{CallContext, CallHosts, Loaded, MAX_REQUEST};
 use crate::connector::journal::Journal;
-use crate::connector::limits::{InForce, MAX_HANDLES};
+use crate::connector::limits::{LimitsInForce, MAX_HANDLES};
 use crate::connector::output::STDOUT_MAX;
 use crate::connector::runtime::Shared;
 use crate::policy::network::rule::Rules;
-use crate::report::error::policy::told;
+use crate::report::error::policy::escaped_message;
 use crate::report::escape::harmless;
 use crate::report::failure::{self, Boundary, Class, Details, Failure, Limit};
 
@@ -36,12 +36,12 @@ pub(crate) const START: &str = "_start";
 pub struct Connector {
     pub(crate) runtime: Arc<Shared>,
     pub(crate) loaded: Arc<Loaded>,
-    pub(crate) program: Arc<Program>,
+    pub(crate) program: Arc<LinkedProgram>,
 }
 
 /// The two kinds of programs, linked and ready to be instantiated.
-pub(crate) enum Program {
-    Module(InstancePre<State>),
+pub(crate) enum LinkedProgram {
+    Module(InstancePre<GuestState>),
     Component(component::Ready),
 }
 
@@ -101,7 +101,7 @@ impl Connector {
         call: &Call,
         journal: &Arc<Journal>,
     ) -> Result<Option<Map<String, Value>>, Failure> {
-        let limits = InForce::of(&call.limits, &self.loaded.manifest);
+        let limits = LimitsInForce::of(&call.limits, &self.loaded.manifest);
         match timeout(limits.wall_time, caught(self.run(call, journal, limits))).await {
             Ok(Some(ended)) => ended,
             Ok(None) => Err(fault("a function of the host panicked".to_owned())),
@@ -117,7 +117,7 @@ impl Connector {
         &self,
         call: &Call,
         journal: &Arc<Journal>,
-        limits: InForce,
+        limits: LimitsInForce,
     ) -> Result<Option<Map<String, Value>>, Failure> {
         let closed = || {
             Failure::new(
@@ -131,10 +131,10 @@ impl Connector {
         let _beating = self.runtime.heartbeat.beat();
         let host = self.host(call, journal)?;
         let input = match *self.program {
-            Program::Module(_) => call.input(),
-            Program::Component(_) => Vec::new(),
+            LinkedProgram::Module(_) => call.input(),
+            LinkedProgram::Component(_) => Vec::new(),
         };
-        let (state, streams) = State::new(input, limits, host);
+        let (state, streams) = GuestState::new(input, limits, host);
         let mut store = Store::new(&self.runtime.engine, state);
         store.limiter(|state| &mut state.limiter);
         store.set_hostcall_fuel(MAX_REQUEST);
@@ -142,15 +142,15 @@ impl Connector {
         store.set_epoch_deadline(1);
         store.epoch_deadline_async_yield_and_update(1);
         let ran = match &*self.program {
-            Program::Module(module) => run_module(module, &mut store).await.map(|()| None),
-            Program::Component(component) => component.run(&mut store, call).await.map(Some),
+            LinkedProgram::Module(module) => run_module(module, &mut store).await.map(|()| None),
+            LinkedProgram::Component(component) => component.run(&mut store, call).await.map(Some),
         };
         let state = store.into_data();
         judge(ran, state, &streams, limits)
     }
 
     /// Kennel's side of the call.
-    fn host(&self, call: &Call, journal: &Arc<Journal>) -> Result<Host, Failure> {
+    fn host(&self, call: &Call, journal: &Arc<Journal>) -> Result<CallContext, Failure> {
         let narrower = match &*call.hosts {
             [] => None,
             hosts => {
@@ -159,17 +159,17 @@ impl Connector {
                     let message = format!("allowed host {host}: {error}");
                     denied(Boundary::Action, host, message, [])
                 })?;
-                Some((rules, hosts.to_vec()))
+                Some(CallHosts { rules, hosts: hosts.to_vec() })
             }
         };
         let mut spawns = self.loaded.spawns.clone();
-        if let Some((rules, _)) = &narrower {
+        if let Some(CallHosts { rules, .. }) = &narrower {
             spawns = spawns.narrow_hosts(rules);
         }
         if !call.programs.is_empty() {
             spawns = spawns.action(call.programs.iter().cloned());
         }
-        Ok(Host::new(&self.loaded, journal, narrower, spawns, call.credentials.clone()))
+        Ok(CallContext::new(&self.loaded, journal, narrower, spawns, call.credentials.clone()))
     }
 }
 
@@ -185,7 +185,7 @@ async fn caught<T>(future: impl Future<Output = T>) -> Option<T> {
 }
 
 /// Runs `_start` of a core module.
-async fn run_module(module: &InstancePre<State>, store: &mut Store<State>) -> wasmtime::Result<()> {
+async fn run_module(module: &InstancePre<GuestState>, store: &mut Store<GuestState>) -> wasmtime::Result<()> {
     let instance = module.instantiate_async(&mut *store).await?;
     let start = instance.get_typed_func::<(), ()>(&mut *store, START)?;
     match start.call_async(&mut *store, ()).await {
@@ -197,9 +197,9 @@ async fn run_module(module: &InstancePre<State>, store: &mut Store<State>) -> wa
 /// How a call has ended.
 fn judge(
     ran: wasmtime::Result<Option<Result<String, GuestError>>>,
-    mut state: State,
-    streams: &Streams,
-    limits: InForce,
+    mut state: GuestState,
+    streams: &GuestStreams,
+    limits: LimitsInForce,
 ) -> Result<Option<Map<String, Value>>, Failure> {
     // Nothing that the program says changes what Kennel refused it.
     if let Some(failure) = state.host.failure() {
@@ -223,9 +223,9 @@ fn judge(
     if text.trim_ascii().is_empty() {
         return Ok(None);
     }
-    serde_json::from_str(&text)
-        .map(Some)
-        .map_err(|error| fault(format!("its output is not a JSON object: {}", told(&error.to_string()))))
+    serde_json::from_str(&text).map(Some).map_err(|error| {
+        fault(format!("its output is not a JSON object: {}", escaped_message(&error.to_string())))
+    })
 }
 
 /// The output in what a core module wrote to stdout.
@@ -239,13 +239,18 @@ fn document(bytes: &[u8]) -> Result<Option<Map<String, Value>>, Failure> {
         Ok(Document::Error(error)) => Err(error.failure()),
         Err(error) => {
             let wanted = r#"{"output": {…}} or {"error": {"class": …, "message": …}}"#;
-            Err(fault(format!("its output is not {wanted}: {}", told(&error.to_string()))))
+            Err(fault(format!("its output is not {wanted}: {}", escaped_message(&error.to_string()))))
         }
     }
 }
 
 /// Why a program did not end by itself, or with another status than 0.
-fn ended_badly(error: &wasmtime::Error, state: &State, streams: &Streams, limits: InForce) -> Failure {
+fn ended_badly(
+    error: &wasmtime::Error,
+    state: &GuestState,
+    streams: &GuestStreams,
+    limits: LimitsInForce,
+) -> Failure {
     if let Some(Stopped(failure)) = error.downcast_ref() {
         return failure.clone();
     }

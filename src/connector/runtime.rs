@@ -22,13 +22,13 @@ use crate::connector::guest::component as components;
 use crate::connector::guest::component::Ready;
 use crate::connector::guest::imports::{Import, Imports, is_component};
 use crate::connector::guest::module;
-use crate::connector::guest::state::State;
+use crate::connector::guest::state::GuestState;
 use crate::connector::heartbeat::Heartbeat;
 use crate::connector::host::Loaded;
 use crate::connector::http::HttpClient;
 use crate::connector::journal::{LogLine, LogSink};
 use crate::connector::limits::{MAX_MEMORY, MAX_TABLE};
-use crate::connector::program::{Connector, Program, START};
+use crate::connector::program::{Connector, LinkedProgram, START};
 use crate::connector::spawn::{Broker, SpawnExecutor};
 use crate::connector::transport::{Tls, Transport};
 use crate::network::gate::Gate;
@@ -81,8 +81,8 @@ pub(crate) struct Shared {
     /// One permit for each call that may run.
     pub(crate) slots: Semaphore,
     pub(crate) sink: Option<LogSink>,
-    modules: Linker<State>,
-    components: component::Linker<State>,
+    modules: Linker<GuestState>,
+    components: component::Linker<GuestState>,
     cache: Option<Cache>,
     client: Option<Arc<dyn HttpClient>>,
     spawner: Arc<dyn SpawnExecutor>,
@@ -143,10 +143,10 @@ impl Runtime {
                     let message = format!("{own_name} exports no function {START} without arguments");
                     return Err(not_loaded(message).into());
                 }
-                self.shared.modules.instantiate_pre(module).map(Program::Module)
+                self.shared.modules.instantiate_pre(module).map(LinkedProgram::Module)
             }
             Code::Component(component) => {
-                Ready::new(&self.shared.components, component).map(Program::Component)
+                Ready::new(&self.shared.components, component).map(LinkedProgram::Component)
             }
         };
         let program = linked.map_err(|error| broken(&own_name, &error))?;
@@ -254,9 +254,10 @@ fn compiled(engine: &Engine, program: &[u8]) -> wasmtime::Result<Code> {
     if !program.starts_with(MAGIC) {
         return Err(wasmtime::Error::msg("it is not WebAssembly: it does not begin with \\0asm"));
     }
-    Ok(match is_component(program) {
-        true => Code::Component(Component::from_binary(engine, program)?),
-        false => Code::Module(Module::from_binary(engine, program)?),
+    Ok(if is_component(program) {
+        Code::Component(Component::from_binary(engine, program)?)
+    } else {
+        Code::Module(Module::from_binary(engine, program)?)
     })
 }
 

@@ -24,7 +24,7 @@ use crate::network::metered::Metered;
 use crate::network::proxy::Proxy;
 use crate::network::refusal::ProxyRefusal;
 use crate::network::stream::{Limited, ReadLimit, Stream};
-use crate::policy::network::destination::{Destination, Host};
+use crate::policy::network::destination::{Destination, DestinationHost};
 use crate::report::error::Error;
 use crate::report::failure::{self, Boundary, Class, Details, Failure};
 
@@ -164,20 +164,20 @@ impl Transport {
 fn target(uri: &Uri) -> Result<(Destination, bool), Failure> {
     let malformed = || network_error("malformed URI".to_owned());
     let is_tls = uri.scheme_str() == Some("https");
-    let host = uri.host().and_then(|host| Host::parse(host).ok()).ok_or_else(malformed)?;
+    let host = uri.host().and_then(|host| DestinationHost::parse(host).ok()).ok_or_else(malformed)?;
     let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
     Ok((Destination { host, port }, is_tls))
 }
 
-fn server_name(host: &Host) -> Result<ServerName<'static>, Failure> {
+fn server_name(host: &DestinationHost) -> Result<ServerName<'static>, Failure> {
     match host {
-        Host::Address(address) => Ok(ServerName::IpAddress((*address).into())),
-        Host::Name(name) => ServerName::try_from(name.as_str().to_owned())
+        DestinationHost::Address(address) => Ok(ServerName::IpAddress((*address).into())),
+        DestinationHost::Name(name) => ServerName::try_from(name.as_str().to_owned())
             .map_err(|_| network_error(format!("{name}: no server of TLS can have this name"))),
     }
 }
 
-/// Moves the host of an absolute URI to the header `Host`.
+/// Moves the host of an absolute URI to the header `DestinationHost`.
 fn to_origin_form(request: &mut Request<Bytes>) {
     let uri = request.uri();
     let host = uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());

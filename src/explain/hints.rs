@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use crate::explain::Attempt;
 use crate::explain::context::{ExplainContext, denial_for_errno, no_network};
 use crate::policy::network::NetworkMode;
-use crate::policy::network::destination::Host;
+use crate::policy::network::destination::DestinationHost;
 use crate::policy::network::preset::{self, Preset};
 use crate::report::denial::{Denial, shown};
 use crate::report::enforcement::Note;
@@ -170,7 +170,7 @@ impl ExplainContext {
             settings
         };
         let host_alone = with(format!("{host}:{port}"));
-        let preset = Host::parse(host).ok().and_then(|host| preset::of_host(&host, Some(port)));
+        let preset = DestinationHost::parse(host).ok().and_then(|host| preset::of_host(&host, Some(port)));
         let remedy = match preset.map(Preset::word) {
             Some(preset) => remedy![with(preset), " allows it, or ", host_alone, " that one host"],
             None => remedy![host_alone, " allows it"],

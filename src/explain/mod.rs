@@ -24,7 +24,7 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::launch::restrict::Restriction;
 use crate::plan::compile::Compiled;
-use crate::plan::policy_facts::PolicyFacts;
+use crate::plan::compile::policy_facts::PolicyFacts;
 use crate::policy::profile::Git;
 use crate::policy::units::Size;
 use crate::protect::git;

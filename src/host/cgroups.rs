@@ -63,14 +63,14 @@ impl fmt::Display for Controller {
 
 /// A file of a cgroup and the value to write to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Setting {
+pub(crate) struct CgroupSetting {
     pub(crate) file: &'static str,
     pub(crate) value: String,
     /// Whether the kernel may lack the file. Then it also lacks what the setting limits.
     pub(crate) may_lack: bool,
 }
 
-impl Setting {
+impl CgroupSetting {
     pub(crate) fn new(file: &'static str, value: impl fmt::Display) -> Self {
         Self { file, value: value.to_string(), may_lack: false }
     }

@@ -118,8 +118,8 @@ pub(crate) fn of(path: &Path) -> Option<(u64, u64)> {
     let device = fs::metadata(path).ok()?.dev();
     let numbers = (u64::from(nix::libc::major(device)), u64::from(nix::libc::minor(device)));
     // Major 0 is an anonymous device, as btrfs has it. Its mount names the disk.
-    let numbers = if numbers.0 == 0 { named_by_mount(path)? } else { numbers };
-    disk(Path::new("/sys/dev/block"), numbers)
+    let (major, minor) = if numbers.0 == 0 { named_by_mount(path)? } else { numbers };
+    disk(Path::new("/sys/dev/block"), major, minor)
 }
 
 /// The device that the mount of `path` names as its source.
@@ -134,7 +134,7 @@ fn named_by_mount(path: &Path) -> Option<(u64, u64)> {
 }
 
 /// The disk that a device is, or of which it is a partition. `devices` has a symbolic link for each device.
-fn disk(devices: &Path, (major, minor): (u64, u64)) -> Option<(u64, u64)> {
+fn disk(devices: &Path, major: u64, minor: u64) -> Option<(u64, u64)> {
     let here = fs::canonicalize(devices.join(format!("{major}:{minor}"))).ok()?;
     if !here.join("partition").exists() {
         return Some((major, minor));
@@ -161,9 +161,9 @@ mod device_tests {
         fs::create_dir(&devices).expect("a directory");
         symlink(&disk_at, devices.join("8:0")).expect("a link");
         symlink(disk_at.join("sda1"), devices.join("8:1")).expect("a link");
-        assert_eq!(disk(&devices, (8, 1)), Some((8, 0)));
-        assert_eq!(disk(&devices, (8, 0)), Some((8, 0)));
-        assert_eq!(disk(&devices, (9, 9)), None);
+        assert_eq!(disk(&devices, 8, 1), Some((8, 0)));
+        assert_eq!(disk(&devices, 8, 0), Some((8, 0)));
+        assert_eq!(disk(&devices, 9, 9), None);
     }
 
     #[test]

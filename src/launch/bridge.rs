@@ -22,11 +22,12 @@ use crate::audit::trail::Trail;
 use crate::launch::control::{Arrival, ignore_epipe};
 use crate::launch::image::Images;
 use crate::launch::inside::{Inside, WaitingInit};
-use crate::launch::prepared::{Prepared, step_failed, step_skipped};
+use crate::launch::prepared::{FailedStep, Prepared, step_failed, step_skipped};
 use crate::launch::start;
 use crate::network::serving::{BoxFuture, ListeningSocket, ProxyBridge, Serving};
+use crate::plan::PlannedStep;
 use crate::plan::bridge::BridgePlan;
-use crate::report::enforcement::{Enforcement, Protection};
+use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 
 /// A running bridge.
@@ -73,11 +74,11 @@ impl Bridge {
             match self.init.next().await.map_err(Error::io("read the control socket of the bridge"))? {
                 Arrival::Report(Report::Ready { .. }) => return Ok(()),
                 Arrival::Report(Report::Failed { section, index, errno }) => {
-                    let place = (section, index);
-                    return Err(step_failed(self.step(place), place, errno));
+                    let failed = FailedStep { section, index, errno };
+                    return Err(step_failed(self.step(section, index), failed));
                 }
                 Arrival::Report(Report::Skipped { section, index, errno }) => {
-                    step_skipped(self.step((section, index)), errno, enforcement);
+                    step_skipped(self.step(section, index), errno, enforcement);
                 }
                 Arrival::Closed => return Err(Error::Lost),
                 _ => {}
@@ -108,7 +109,7 @@ impl Bridge {
     pub(crate) async fn ended(&self) -> Error {
         match self.init.next().await {
             Ok(Arrival::Report(Report::Failed { section, index, errno })) => {
-                step_failed(self.step((section, index)), (section, index), errno)
+                step_failed(self.step(section, index), FailedStep { section, index, errno })
             }
             Ok(_) => Error::Lost,
             Err(source) => Error::Io { what: "read the control socket of the bridge", source },
@@ -120,7 +121,7 @@ impl Bridge {
         self.init.gone().await;
     }
 
-    fn step(&self, (section, index): (u32, u32)) -> Option<(Protection, Step<'_>)> {
+    fn step(&self, section: u32, index: u32) -> Option<PlannedStep<'_>> {
         let section = match section {
             section::NAMESPACES => &self.plan.namespaces,
             section::SETUP => &self.plan.setup,
@@ -196,13 +197,13 @@ impl HandedOut {
                     missing -= 1;
                 }
                 Arrival::Report(Report::Failed { section, index, errno }) => {
-                    return Err(prepared.step_failed(None, (section, index), errno));
+                    return Err(prepared.step_failed(None, FailedStep { section, index, errno }));
                 }
                 // No descriptor number was free for the socket.
                 Arrival::Report(Report::Listening { .. }) => return Err(Error::no_descriptor()),
                 // The proxy only refuses. Without this socket, programs find nothing at its address.
                 Arrival::Report(Report::Skipped { section, index, .. })
-                    if prepared.step(None, (section, index)).is_some_and(|(_, step)| is_socket(&step)) =>
+                    if prepared.step(None, section, index).is_some_and(|it| is_socket(&it.step)) =>
                 {
                     missing -= 1;
                 }

@@ -24,8 +24,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::host::cgroups::{Controller, Setting};
-use crate::launch::cgroup::group::{LockedGroup, Parent};
+use crate::host::cgroups::{CgroupSetting, Controller};
+use crate::launch::cgroup::group::{LockedGroup, ParentCgroup};
 use crate::launch::cgroup::leaf::{Leaf, LimitEvents};
 use crate::launch::cgroup::reaper::Reaper;
 use crate::launch::image::Images;
@@ -51,7 +51,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub(crate) struct Groups {
     plan: Arc<CgroupTree>,
-    parent: Parent,
+    parent: ParentCgroup,
     group: LockedGroup,
     reaper: Mutex<Option<Reaper>>,
     next: AtomicU64,
@@ -69,7 +69,7 @@ impl Groups {
             let step = format!("{what} {}", plan.parent.display());
             move |source| failed(step, plan.protection, source)
         };
-        let parent = Parent::open(&plan.parent).map_err(failed("open the cgroup"))?;
+        let parent = ParentCgroup::open(&plan.parent).map_err(failed("open the cgroup"))?;
         parent.sweep();
         if plan.leave {
             parent.move_self_to_child().map_err(failed("move this program to a child cgroup of"))?;
@@ -138,7 +138,7 @@ impl Groups {
         move |source| failed(step, protection, source)
     }
 
-    fn make_leaf(self: &Arc<Self>, name: String, settings: &[Setting]) -> io::Result<Leaf> {
+    fn make_leaf(self: &Arc<Self>, name: String, settings: &[CgroupSetting]) -> io::Result<Leaf> {
         let directory = self.group.make_leaf(&name)?;
         let leaf = Leaf::new(Arc::clone(self), name, directory);
         settings.iter().try_for_each(|setting| leaf.set(setting))?;

@@ -52,12 +52,12 @@ impl Images {
     ///
     /// # Errors
     /// The step that failed, with a remedy. No process is left.
-    pub(crate) fn spawn(&self, placement: Placement<'_>) -> Result<Spawned, Error> {
+    pub(crate) fn spawn(&self, placement: Placement<'_>) -> Result<SpawnedInit, Error> {
         // socketpair(2): the control socket. The child gets its end as descriptor 0.
         let (control, child_end) = socket_pair().map_err(Error::io("make the control socket"))?;
         // clone(2) with new user and pid namespaces, then execveat(2) of the image.
         let Born { pidfd, pid, is_in_group } = self.execute(child_end.as_fd(), placement)?;
-        Ok(Spawned { control, pidfd, pid, is_in_group })
+        Ok(SpawnedInit { control, pidfd, pid, is_in_group })
     }
 
     /// Writes the id maps of init if it needs a second id: see [`SpawnOptions::reader`].
@@ -101,7 +101,7 @@ impl Images {
 
 /// A process of the init program. It waits for its role.
 #[derive(Debug)]
-pub(crate) struct Spawned {
+pub(crate) struct SpawnedInit {
     pub(crate) control: OwnedFd,
     pub(crate) pidfd: OwnedFd,
     pub(crate) pid: i32,

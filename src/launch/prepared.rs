@@ -25,7 +25,7 @@ use crate::network::ask::Ask;
 use crate::network::gate::Gate;
 use crate::plan::compile::{Compiled, Steps};
 use crate::plan::landlock::WITHOUT_FILTER;
-use crate::plan::{Section, layers};
+use crate::plan::{PlannedStep, Section, layers};
 use crate::protect::mount_snapshot::MountChange;
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
@@ -150,27 +150,27 @@ impl Prepared {
     }
 
     /// The error for a step that failed inside. `own_steps` are the additional steps of that worker.
-    pub(crate) fn step_failed(&self, own_steps: Option<&Section>, place: (u32, u32), errno: i32) -> Error {
-        step_failed(self.step(own_steps, place), place, errno)
+    pub(crate) fn step_failed(&self, own_steps: Option<&Section>, failed: FailedStep) -> Error {
+        step_failed(self.step(own_steps, failed.section, failed.index), failed)
     }
 
     /// Records in `enforcement` that an optional step was skipped.
     pub(crate) fn step_skipped(
         &self,
         own_steps: Option<&Section>,
-        place: (u32, u32),
-        errno: i32,
+        skipped: FailedStep,
         enforcement: &mut Enforcement,
     ) {
-        step_skipped(self.step(own_steps, place), errno, enforcement);
+        step_skipped(self.step(own_steps, skipped.section, skipped.index), skipped.errno, enforcement);
     }
 
-    /// The step at `place`, as section and index, and the protection that it serves.
+    /// The step at `index` of a section.
     pub(crate) fn step<'s>(
         &'s self,
         own_steps: Option<&'s Section>,
-        (section, index): (u32, u32),
-    ) -> Option<(Protection, Step<'s>)> {
+        section: u32,
+        index: u32,
+    ) -> Option<PlannedStep<'s>> {
         let steps = &self.compiled.steps;
         let section = match section {
             section::NAMESPACES => &steps.namespaces,
@@ -185,14 +185,24 @@ impl Prepared {
     }
 }
 
-/// The error for a step that failed inside, at this place of its plan.
-pub(crate) fn step_failed(step: Option<(Protection, Step<'_>)>, place: (u32, u32), errno: i32) -> Error {
+/// A step that failed or was skipped, as the inside reports it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FailedStep {
+    /// One of [`section`].
+    pub(crate) section: u32,
+    pub(crate) index: u32,
+    pub(crate) errno: i32,
+}
+
+/// The error for a step that failed inside.
+pub(crate) fn step_failed(step: Option<PlannedStep<'_>>, failed: FailedStep) -> Error {
+    let FailedStep { section, index, errno } = failed;
     let source = io::Error::from_raw_os_error(errno);
     match step {
-        Some((protection, step)) => {
+        Some(PlannedStep { protection, step }) => {
             Error::Step { step: describe(&step), protection, source, remedy: remedy(protection, errno) }
         }
-        None if place == (section::INIT, kennel_helper::control::init::CLONE) => Error::Step {
+        None if (section, index) == (section::INIT, kennel_helper::control::init::CLONE) => Error::Step {
             step: "start a process in the sandbox".to_owned(),
             protection: Protection::PidNamespace,
             remedy: of_call(&source).map(Into::into),
@@ -203,8 +213,8 @@ pub(crate) fn step_failed(step: Option<(Protection, Step<'_>)>, place: (u32, u32
 }
 
 /// Records in `enforcement` that an optional step was skipped.
-pub(crate) fn step_skipped(step: Option<(Protection, Step<'_>)>, errno: i32, enforcement: &mut Enforcement) {
-    if let Some((protection, step)) = step {
+pub(crate) fn step_skipped(step: Option<PlannedStep<'_>>, errno: i32, enforcement: &mut Enforcement) {
+    if let Some(PlannedStep { protection, step }) = step {
         if layers::note_skipped(&step, errno, enforcement) {
             return;
         }

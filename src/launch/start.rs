@@ -11,7 +11,7 @@ use kennel_helper::wire::Field;
 
 use crate::launch::cgroup::leaf::Leaf;
 use crate::launch::control::ignore_epipe;
-use crate::launch::image::{Images, Spawned};
+use crate::launch::image::{Images, SpawnedInit};
 use crate::launch::inside::{CommandInit, Inside, PlannedInit, WaitingInit};
 use crate::launch::prepared::{Memfd, Prepared};
 use crate::plan::Section;
@@ -94,7 +94,7 @@ pub(crate) fn hand_over_session(zygote: &WaitingInit, prepared: &Prepared) -> Re
 /// Starts a bridge: both halves at once, because its plan is small.
 pub(crate) fn start_bridge(images: &Images, plan: &BridgePlan) -> Result<WaitingInit, Error> {
     // clone(2) and execveat(2). A bridge has no cgroup: it is no part of a command.
-    let Spawned { control, pidfd, .. } = images.spawn(Placement::Namespaces)?;
+    let SpawnedInit { control, pidfd, .. } = images.spawn(Placement::Namespaces)?;
     let bridge = WaitingInit::child(control, pidfd, None);
     send_role(&bridge, &Role::Bridge { namespaces: &plan.namespaces.bytes })?;
 
@@ -112,7 +112,7 @@ pub(crate) fn start_bridge(images: &Images, plan: &BridgePlan) -> Result<Waiting
 fn begin(images: &Images, role: &Role<'_>, leaf: Option<Leaf>) -> Result<WaitingInit, Error> {
     // clone3(2) with CLONE_INTO_CGROUP, then execveat(2).
     let placement = leaf.as_ref().map_or(Placement::Namespaces, |leaf| Placement::Group(leaf.as_fd()));
-    let Spawned { control, pidfd, pid, is_in_group } = images.spawn(placement)?;
+    let SpawnedInit { control, pidfd, pid, is_in_group } = images.spawn(placement)?;
     let init = WaitingInit::child(control, pidfd, leaf);
 
     // cgroup.procs of cgroups(7), on Linux before 5.7. It comes before the role: init makes its cgroup

@@ -41,13 +41,13 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::launch::supervisor::answer::{Answer, errno};
-use crate::launch::supervisor::attributes::Request;
-use crate::launch::supervisor::caller::{Caller, Failure};
+use crate::launch::supervisor::attributes::AttributeCall;
+use crate::launch::supervisor::caller::{CallFailure, WaitingThread};
 use crate::launch::supervisor::git_files::GitFiles;
 use crate::launch::supervisor::observed::Recorder;
 use crate::launch::supervisor::refused::{Refusals, RefusedCall};
 use crate::plan::compile::Compiled;
-use crate::plan::seccomp::rule::Verdict;
+use crate::plan::seccomp::rule::FilterVerdict;
 use crate::plan::seccomp::table::{SystemCall, judge};
 use crate::report::error::Error;
 use crate::sys;
@@ -166,7 +166,7 @@ impl Asked {
             Sink::Nothing => {}
             Sink::Paths(recorder) => recorder.add(listener, &call),
             Sink::Refusals(refusals) => match (verdict, answer) {
-                (Verdict::Refuse(_), _) | (_, Answer::Pretended | Answer::Refused) => {
+                (FilterVerdict::Refuse(_), _) | (_, Answer::Pretended | Answer::Refused) => {
                     refusals.add(listener, &call, RefusedCall { errno: answer.errno(), because });
                 }
                 (_, Answer::LetGo) => refusals.add_use(listener, &call),
@@ -182,27 +182,28 @@ impl Asked {
         listener: BorrowedFd<'_>,
         call: &libc::seccomp_notif,
         asked: &SystemCall,
-        verdict: Verdict,
+        verdict: FilterVerdict,
     ) -> Answer {
         let question = match verdict {
-            Verdict::Ask(question) => question,
+            FilterVerdict::Ask(question) => question,
             // Only questions about paths are asked before this verdict: the call may go on, because the
             // kernel checks it.
-            Verdict::Allow => {
+            FilterVerdict::Allow => {
                 let asks_about_paths = self.files.is_some() || !matches!(self.sink, Sink::Nothing);
                 let made = self.files.as_ref().and_then(|files| files.answer(listener, call, asked));
                 return made.unwrap_or(if asks_about_paths { Answer::LetGo } else { Answer::Refused });
             }
-            Verdict::Refuse(errno) => return Answer::Made(errno.cast_signed()),
-            Verdict::Pretend | Verdict::Kill => return Answer::Refused,
+            FilterVerdict::Refuse(errno) => return Answer::Made(errno.cast_signed()),
+            FilterVerdict::Pretend | FilterVerdict::Kill => return Answer::Refused,
         };
-        let made = Caller::of(listener, call).and_then(|caller| Request::of(asked)?.carry_out(&caller));
+        let made =
+            WaitingThread::of(listener, call).and_then(|caller| AttributeCall::of(asked)?.carry_out(&caller));
         match made {
             Ok(answer) => answer,
-            Err(Failure::Errno(errno)) => Answer::Made(errno as i32),
+            Err(CallFailure::Errno(errno)) => Answer::Made(errno as i32),
             // As a filter without a supervisor would answer.
-            Err(Failure::Unseen) => match question.unanswered(geteuid().is_root()) {
-                Verdict::Pretend => Answer::Pretended,
+            Err(CallFailure::Unseen) => match question.unanswered(geteuid().is_root()) {
+                FilterVerdict::Pretend => Answer::Pretended,
                 _ => Answer::Refused,
             },
         }

@@ -20,12 +20,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use crate::network::dns::Answer;
+use crate::network::dns::DnsAnswer;
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::Stream;
 use crate::network::{dial, dns, http};
-use crate::policy::network::destination::{Destination, Host, Name};
+use crate::policy::network::destination::{Destination, DestinationHost, DnsName};
 use crate::sys;
 
 /// How long to wait after a failed accept(2), for example when the embedding program has no descriptor left.
@@ -144,8 +144,8 @@ fn destination(command: Socks5Command, target: &TargetAddr) -> Result<Destinatio
         ));
     }
     let (host, port) = match target {
-        TargetAddr::Ip(at) => (Ok(Host::of(at.ip())), at.port()),
-        TargetAddr::Domain(name, port) => (Host::parse(name), *port),
+        TargetAddr::Ip(at) => (Ok(DestinationHost::of(at.ip())), at.port()),
+        TargetAddr::Domain(name, port) => (DestinationHost::parse(name), *port),
     };
     match host {
         Ok(_) if port == 0 => Err(ProxyRefusal::request(&subject, Reason::Malformed("0 is not a port"))),
@@ -203,12 +203,12 @@ pub(crate) fn answer_names(proxy: Arc<Proxy>, socket: Arc<UdpSocket>) -> io::Res
     }))
 }
 
-fn lookup(proxy: &Proxy, name: &Name, refusal: &mut Option<ProxyRefusal>) -> Answer {
+fn lookup(proxy: &Proxy, name: &DnsName, refusal: &mut Option<ProxyRefusal>) -> DnsAnswer {
     if let Err(why) = proxy.gate.check_name(name) {
         *refusal = Some(why);
-        return Answer::NoSuchName;
+        return DnsAnswer::NoSuchName;
     }
-    proxy.names.address_of(name).map_or(Answer::Busy, Answer::Address)
+    proxy.names.address_of(name).map_or(DnsAnswer::Busy, DnsAnswer::Address)
 }
 
 /// Serves a connection to an address that the DNS stub gave out, or to loopback at a port of the host's

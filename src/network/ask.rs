@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::policy::network::destination::{Destination, Host};
+use crate::policy::network::destination::{Destination, DestinationHost};
 use crate::sys::locked;
 
 /// Remembered and open questions at most. Beyond that the answer is no, so that made-up names cannot fill the
@@ -132,8 +132,8 @@ impl Ask {
 
     async fn ask(&self, destination: &Destination, sender: &watch::Sender<Option<bool>>) -> bool {
         let host = match &destination.host {
-            Host::Name(name) => name.as_str().to_owned(),
-            Host::Address(address) => address.to_string(),
+            DestinationHost::Name(name) => name.as_str().to_owned(),
+            DestinationHost::Address(address) => address.to_string(),
         };
         let request = NetworkRequest { host, port: destination.port };
         let decision = timeout(self.time_limit, self.run_callback(request)).await;

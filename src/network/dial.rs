@@ -19,9 +19,9 @@ use tokio::time::{sleep, timeout};
 use crate::network::gate::{Permit, Route};
 use crate::network::proxy::{ConnectionRecord, Proxy};
 use crate::network::refusal::{ProxyRefusal, Reason};
-use crate::network::relay::{self, End};
+use crate::network::relay::{self, RelayEnd};
 use crate::network::stream::{Limited, ReadLimit, Stream};
-use crate::policy::network::destination::{Destination, Host};
+use crate::policy::network::destination::{Destination, DestinationHost};
 use crate::policy::network::upstream::Upstream;
 use crate::report::failure;
 use crate::report::network_failure::NetworkCause;
@@ -51,8 +51,8 @@ impl Dialled {
     /// Relays between a client and the destination. `early` are bytes that the client has already sent.
     pub(crate) async fn relay(self, proxy: &Proxy, client: Stream, early: Bytes) {
         let Self { stream, early: answer, is_counted, record } = self;
-        let inside = End { stream: client, early, is_counted: false };
-        let outside = End { stream, early: answer, is_counted };
+        let inside = RelayEnd { stream: client, early, is_counted: false };
+        let outside = RelayEnd { stream, early: answer, is_counted };
         relay::between(&proxy.relays, &record.traffic, inside, outside).await;
     }
 }
@@ -170,8 +170,8 @@ fn unreachable(route: &Route, error: &io::Error) -> Reason {
 /// The policy alone names its upstream proxy, so the address of that proxy is not checked.
 async fn connect_upstream(proxy: &Proxy, upstream: &Upstream) -> io::Result<TcpStream> {
     let addresses = match &upstream.at.host {
-        Host::Address(address) => vec![*address],
-        Host::Name(name) => proxy.gate.resolve(name).await?,
+        DestinationHost::Address(address) => vec![*address],
+        DestinationHost::Name(name) => proxy.gate.resolve(name).await?,
     };
     let at: Vec<_> = addresses.into_iter().map(|ip| SocketAddr::new(ip, upstream.at.port)).collect();
     let says = |error: io::Error| {

@@ -14,7 +14,7 @@ use hickory_proto::rr::rdata::A;
 use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
 use ipnet::Ipv4Net;
 
-use crate::policy::network::destination::Name;
+use crate::policy::network::destination::DnsName;
 use crate::sys::locked;
 
 /// Seconds. Addresses do not change, but another session may not allow the name.
@@ -22,7 +22,7 @@ const TTL: u32 = 60;
 
 /// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum DnsAnswer {
     Address(Ipv4Addr),
     NoSuchName,
     /// The table of addresses is full.
@@ -33,7 +33,7 @@ pub(crate) enum Answer {
 /// type, so that a missing name is missing for all of them.
 ///
 /// `None` if the bytes are no query.
-pub(crate) fn answer(query: &[u8], lookup: impl FnOnce(&Name) -> Answer) -> Option<Vec<u8>> {
+pub(crate) fn answer(query: &[u8], lookup: impl FnOnce(&DnsName) -> DnsAnswer) -> Option<Vec<u8>> {
     let query = Message::from_vec(query).ok()?;
     // Two servers could answer each other's answers for ever.
     if query.metadata.message_type != MessageType::Query {
@@ -68,15 +68,15 @@ fn question(query: &Message) -> Result<&Query, ResponseCode> {
     }
 }
 
-fn fill(reply: &mut Message, question: &Query, lookup: impl FnOnce(&Name) -> Answer) -> ResponseCode {
+fn fill(reply: &mut Message, question: &Query, lookup: impl FnOnce(&DnsName) -> DnsAnswer) -> ResponseCode {
     if !matches!(question.query_class(), DNSClass::IN | DNSClass::ANY) {
         return ResponseCode::Refused;
     }
     let name = name_of(question).filter(|_| question.query_type() != RecordType::PTR);
-    let address = match name.map_or(Answer::NoSuchName, |name| resolve(&name, lookup)) {
-        Answer::Address(address) => address,
-        Answer::NoSuchName => return ResponseCode::NXDomain,
-        Answer::Busy => return ResponseCode::ServFail,
+    let address = match name.map_or(DnsAnswer::NoSuchName, |name| resolve(&name, lookup)) {
+        DnsAnswer::Address(address) => address,
+        DnsAnswer::NoSuchName => return ResponseCode::NXDomain,
+        DnsAnswer::Busy => return ResponseCode::ServFail,
     };
     if matches!(question.query_type(), RecordType::A | RecordType::ANY) {
         reply.answers.push(Record::from_rdata(question.name().clone(), TTL, RData::A(A(address))));
@@ -86,20 +86,20 @@ fn fill(reply: &mut Message, question: &Query, lookup: impl FnOnce(&Name) -> Ans
 }
 
 /// RFC 6761, 6.3: `localhost` names always mean loopback.
-fn resolve(name: &Name, lookup: impl FnOnce(&Name) -> Answer) -> Answer {
+fn resolve(name: &DnsName, lookup: impl FnOnce(&DnsName) -> DnsAnswer) -> DnsAnswer {
     if name.as_str() == "localhost" || name.as_str().ends_with(".localhost") {
-        return Answer::Address(Ipv4Addr::LOCALHOST);
+        return DnsAnswer::Address(Ipv4Addr::LOCALHOST);
     }
     lookup(name)
 }
 
 /// The name in a question. DNS labels may contain any byte: a dot, or a character that IDNA maps to a dot,
 /// would make two labels of one, and so another name.
-fn name_of(question: &Query) -> Option<Name> {
+fn name_of(question: &Query) -> Option<DnsName> {
     let labels: Vec<&str> =
         question.name().iter().map(|label| str::from_utf8(label).ok()).collect::<Option<_>>()?;
     let plain = labels.iter().all(|label| label.is_ascii() && !label.contains('.'));
-    if plain { Name::parse(&labels.join(".")).ok() } else { None }
+    if plain { DnsName::parse(&labels.join(".")).ok() } else { None }
 }
 
 // The loopback addresses that stand for names. The DNS stub gives an address to a name, and a connection to
@@ -124,19 +124,19 @@ pub(crate) struct LoopbackNames(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     /// Indexed by slot, which determines the address; with the time of the last use.
-    names: Vec<(Name, Instant)>,
-    slots: HashMap<Name, usize>,
+    names: Vec<(DnsName, Instant)>,
+    slots: HashMap<DnsName, usize>,
     /// Where to look next for an expired slot.
     clock_hand: usize,
 }
 
 impl LoopbackNames {
     /// The address of a name, allocated if needed. `None` if the table is full.
-    pub(crate) fn address_of(&self, name: &Name) -> Option<Ipv4Addr> {
+    pub(crate) fn address_of(&self, name: &DnsName) -> Option<Ipv4Addr> {
         self.address_at(name, Instant::now())
     }
 
-    fn address_at(&self, name: &Name, now: Instant) -> Option<Ipv4Addr> {
+    fn address_at(&self, name: &DnsName, now: Instant) -> Option<Ipv4Addr> {
         let mut table = self.table();
         let slot = match table.slots.get(name) {
             Some(&slot) => slot,
@@ -147,7 +147,7 @@ impl LoopbackNames {
     }
 
     /// The name that an address stands for.
-    pub(crate) fn name_of(&self, address: Ipv4Addr) -> Option<Name> {
+    pub(crate) fn name_of(&self, address: Ipv4Addr) -> Option<DnsName> {
         let mut table = self.table();
         let (name, wanted) = table.names.get_mut(slot_of(address)?)?;
         *wanted = Instant::now();
@@ -177,7 +177,7 @@ impl Table {
         Some(at)
     }
 
-    fn put(&mut self, slot: usize, name: &Name, now: Instant) {
+    fn put(&mut self, slot: usize, name: &DnsName, now: Instant) {
         match self.names.get_mut(slot) {
             Some(entry) => *entry = (name.clone(), now),
             None => self.names.push((name.clone(), now)),
@@ -207,8 +207,8 @@ mod loopback_names_tests {
 
     use super::*;
 
-    fn name(text: &str) -> Name {
-        Name::parse(text).expect(text)
+    fn name(text: &str) -> DnsName {
+        DnsName::parse(text).expect(text)
     }
 
     #[test]

@@ -144,9 +144,10 @@ impl KeptConnection {
                     Some(unsent) if !is_new => request = unsent,
                     _ => {
                         let error = error.into_error();
-                        let reason = match error.is_user() {
-                            true => Reason::Malformed("the body of the request is malformed or incomplete"),
-                            false => unanswered(&error),
+                        let reason = if error.is_user() {
+                            Reason::Malformed("the body of the request is malformed or incomplete")
+                        } else {
+                            unanswered(&error)
                         };
                         return Err(proxy.recorded(ProxyRefusal::of(destination, reason)).await);
                     }
@@ -252,7 +253,7 @@ fn reason_not_to_forward(response: &Response<Incoming>, next_hop: &NextHop) -> O
 /// The destination of a request. Its Host header is ignored (RFC 9112, 3.2.2).
 fn destination(request: &Request<Incoming>) -> Result<Destination, ProxyRefusal> {
     let uri = request.uri();
-    let refuse = |reason| Err(ProxyRefusal::request(shown(uri), reason));
+    let refuse = |reason| Err(ProxyRefusal::request(host_and_port(uri), reason));
     if request.method() == Method::TRACE {
         return refuse(Reason::Method("method TRACE is not served"));
     }
@@ -271,11 +272,12 @@ fn destination(request: &Request<Incoming>) -> Result<Destination, ProxyRefusal>
     }
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     let with_port = if has_port(authority) { authority.to_owned() } else { format!("{authority}:80") };
-    Destination::parse(&with_port).map_err(|malformed| ProxyRefusal::malformed(shown(uri), &malformed))
+    Destination::parse(&with_port)
+        .map_err(|malformed| ProxyRefusal::malformed(host_and_port(uri), &malformed))
 }
 
 /// The host and port of a target, for messages. Credentials, path and query stay out.
-pub(crate) fn shown(uri: &Uri) -> &str {
+pub(crate) fn host_and_port(uri: &Uri) -> &str {
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     authority.rsplit_once('@').map_or(authority, |(_, host)| host)
 }

@@ -15,7 +15,7 @@ use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::resolve::{Interfaces, NO_ADDRESS, Resolver};
 use crate::plan::network::{ProxyUpstream, Settings};
 use crate::policy::network::address;
-use crate::policy::network::destination::{Destination, Host, Name};
+use crate::policy::network::destination::{Destination, DestinationHost, DnsName};
 use crate::policy::network::upstream::Upstream;
 use crate::report::error::Error;
 use crate::report::network_failure::NetworkCause;
@@ -98,7 +98,7 @@ impl Gate {
     }
 
     /// Every address of a name, unchecked. Only for names in the policy itself.
-    pub(crate) async fn resolve(&self, name: &Name) -> io::Result<Vec<IpAddr>> {
+    pub(crate) async fn resolve(&self, name: &DnsName) -> io::Result<Vec<IpAddr>> {
         self.resolver.resolve(name).await
     }
 
@@ -109,8 +109,8 @@ impl Gate {
     ///
     /// # Errors
     /// The refusal.
-    pub(crate) fn check_name(&self, name: &Name) -> Result<(), ProxyRefusal> {
-        let host = Host::Name(name.clone());
+    pub(crate) fn check_name(&self, name: &DnsName) -> Result<(), ProxyRefusal> {
+        let host = DestinationHost::Name(name.clone());
         let Settings { allow, ports, .. } = &*self.settings;
         let is_decided_later = self.ask.get().is_some() && !ports.is_empty() || self.foreign.is_some();
         if is_decided_later || allow.may_match_at(&host, ports) {
@@ -133,7 +133,7 @@ impl Gate {
             ProxyUpstream::Upstream(upstream)
                 if !destination.host.is_loopback() && !upstream.passes_by(&destination.host) =>
             {
-                if let Host::Address(address) = destination.host {
+                if let DestinationHost::Address(address) = destination.host {
                     self.check(address, &destination, by)?;
                 }
                 Route::Upstream(upstream.clone())
@@ -164,8 +164,10 @@ impl Gate {
         by: AllowedBy,
     ) -> Result<Vec<SocketAddr>, ProxyRefusal> {
         let found = match &destination.host {
-            Host::Address(address) => vec![*address],
-            Host::Name(name) => self.resolver.resolve(name).await.map_err(|error| match error.kind() {
+            DestinationHost::Address(address) => vec![*address],
+            DestinationHost::Name(name) => self.resolver.resolve(name).await.map_err(|error| match error
+                .kind()
+            {
                 io::ErrorKind::TimedOut => {
                     ProxyRefusal::of(destination, Reason::Timeout("resolving its name"))
                 }
@@ -209,7 +211,7 @@ impl Gate {
         // The question contained this very address. A program that says yes to everything does not mean it.
         let was_named = !self.settings.guards_answers
             && by == AllowedBy::Answer
-            && matches!(destination.host, Host::Address(_));
+            && matches!(destination.host, DestinationHost::Address(_));
         let is_open = was_named
             || self.settings.addresses.iter().any(|network| network.contains(&address))
             || self.settings.allow.lists(address, destination.port);

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 
 use crate::network::dial;
 use crate::network::dial::Dialled;
-use crate::network::forward::{Body, Forwarded, KeptConnection, shown};
+use crate::network::forward::{Body, Forwarded, KeptConnection, host_and_port};
 use crate::network::metered::{ClientTraffic, Watched};
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
@@ -117,11 +117,11 @@ fn destination(uri: &Uri) -> Result<Destination, ProxyRefusal> {
     if uri.scheme().is_some() || uri.path_and_query().is_some() {
         return Err(malformed(uri, "the target of CONNECT is a host and a port, not a URL"));
     }
-    Destination::parse(authority).map_err(|malformed| ProxyRefusal::malformed(shown(uri), &malformed))
+    Destination::parse(authority).map_err(|malformed| ProxyRefusal::malformed(host_and_port(uri), &malformed))
 }
 
 fn malformed(target: &Uri, what: &'static str) -> ProxyRefusal {
-    ProxyRefusal::request(shown(target), Reason::Malformed(what))
+    ProxyRefusal::request(host_and_port(target), Reason::Malformed(what))
 }
 
 /// An HTTP answer for a refusal: the destination, the reason, and the setting that would allow it.

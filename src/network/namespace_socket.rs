@@ -110,7 +110,7 @@ impl Pair {
 
     /// A new socket of the namespace: not bound, not connected.
     async fn fresh(&mut self) -> io::Result<StdStream> {
-        self.rest()?;
+        self.disconnect()?;
         // Also if the caller drops this future.
         let pair = Resting(self);
         let made = timeout(TIME_LIMIT, pair.0.accepted()).await;
@@ -168,7 +168,7 @@ impl Pair {
     }
 
     /// Ends what they do.
-    fn rest(&self) -> io::Result<()> {
+    fn disconnect(&self) -> io::Result<()> {
         sys::disconnect(self.listener.as_fd())?;
         sys::disconnect(self.client.as_fd())
     }
@@ -180,7 +180,7 @@ struct Resting<'p>(&'p Pair);
 impl Drop for Resting<'_> {
     fn drop(&mut self) {
         // The next use tries again, and reports an error.
-        let _ = self.0.rest();
+        let _ = self.0.disconnect();
     }
 }
 

@@ -15,7 +15,7 @@ use crate::network::gate::Gate;
 use crate::network::meter::{Meter, Traffic};
 use crate::network::refusal::{Denials, ProxyRefusal, Reason};
 use crate::network::relay::Relays;
-use crate::policy::network::destination::{Destination, Host};
+use crate::policy::network::destination::{Destination, DestinationHost};
 use crate::policy::network::preset;
 
 /// How long the proxy delays an answer at most, for a client that causes too many refusals.
@@ -87,8 +87,8 @@ impl Proxy {
     /// Replaces a loopback address that the DNS stub gave out by the name it stands for.
     pub(crate) fn with_name(&self, destination: Destination) -> Destination {
         match destination.host {
-            Host::Address(IpAddr::V4(ip)) => match self.names.name_of(ip) {
-                Some(name) => Destination { host: Host::Name(name), ..destination },
+            DestinationHost::Address(IpAddr::V4(ip)) => match self.names.name_of(ip) {
+                Some(name) => Destination { host: DestinationHost::Name(name), ..destination },
                 None => destination,
             },
             _ => destination,
@@ -98,8 +98,8 @@ impl Proxy {
     /// What a client asks for that has connected to this address of the sandbox.
     pub(crate) fn destination_at(&self, asked: SocketAddr) -> Option<Destination> {
         let port = asked.port();
-        match self.with_name(Destination { host: Host::of(asked.ip()), port }) {
-            named @ Destination { host: Host::Name(_), .. } => Some(named),
+        match self.with_name(Destination { host: DestinationHost::of(asked.ip()), port }) {
+            named @ Destination { host: DestinationHost::Name(_), .. } => Some(named),
             _ => {
                 let host = self.gate.settings().allow.loopback_host(asked.ip(), port)?;
                 Some(Destination { host, port })
@@ -193,8 +193,8 @@ impl Proxy {
 
 fn host(destination: &Destination) -> String {
     match &destination.host {
-        Host::Name(name) => name.to_string(),
-        Host::Address(address) => address.to_string(),
+        DestinationHost::Name(name) => name.to_string(),
+        DestinationHost::Address(address) => address.to_string(),
     }
 }
 

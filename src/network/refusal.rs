@@ -9,7 +9,7 @@ use std::{fmt, io};
 use hyper::StatusCode;
 use tokio::time::Instant;
 
-use crate::policy::network::destination::{Destination, Host, Malformed};
+use crate::policy::network::destination::{Destination, DestinationHost, Malformed};
 use crate::policy::network::preset::{self, Preset};
 use crate::report::denial::{Basis, Denial, NOT_LISTED, ONLY_LOOKED_UP, WOULD_ALLOW};
 use crate::report::enforcement::Protection;
@@ -139,9 +139,10 @@ impl ProxyRefusal {
             (Reason::NotAllowed, Some(_)) => Some(SettingKey::Allow.to(&self.subject)),
             // Only the name was looked up.
             (Reason::NotAllowed, None) => Some(SettingKey::Allow.to(format!("{}:PORT", self.subject))),
-            (Reason::AddressBlocked(address, _), Some(Destination { host: Host::Name(_), .. })) => {
-                Some(SettingKey::AllowAddress.to(address))
-            }
+            (
+                Reason::AddressBlocked(address, _),
+                Some(Destination { host: DestinationHost::Name(_), .. }),
+            ) => Some(SettingKey::AllowAddress.to(address)),
             (Reason::AddressBlocked(..), Some(destination)) => Some(SettingKey::Allow.to(destination)),
             _ => None,
         }
@@ -153,7 +154,7 @@ impl ProxyRefusal {
             (Reason::NotAllowed, Some(destination)) => {
                 preset::of_host(&destination.host, Some(destination.port))
             }
-            (Reason::NotAllowed, None) => preset::of_host(&Host::parse(&self.subject).ok()?, None),
+            (Reason::NotAllowed, None) => preset::of_host(&DestinationHost::parse(&self.subject).ok()?, None),
             _ => None,
         }
     }

@@ -67,23 +67,23 @@ impl Relays {
 }
 
 /// One end of a relay, with bytes that were read from it already.
-pub(crate) struct End {
+pub(crate) struct RelayEnd {
     pub(crate) stream: Stream,
     pub(crate) early: Bytes,
     /// Whether these bytes are counted already.
     pub(crate) is_counted: bool,
 }
 
-impl From<Stream> for End {
+impl From<Stream> for RelayEnd {
     fn from(stream: Stream) -> Self {
         Self { stream, early: Bytes::new(), is_counted: false }
     }
 }
 
 /// Relays between the end in the sandbox and the end outside.
-pub(crate) async fn between(relays: &Relays, traffic: &Traffic, inside: End, outside: End) {
-    let End { stream: inside, early, is_counted } = inside;
-    let End { stream: outside, early: answer, is_counted: is_answer_counted } = outside;
+pub(crate) async fn between(relays: &Relays, traffic: &Traffic, inside: RelayEnd, outside: RelayEnd) {
+    let RelayEnd { stream: inside, early, is_counted } = inside;
+    let RelayEnd { stream: outside, early: answer, is_counted: is_answer_counted } = outside;
     // Set before anything else, for every end of the relay, even a crash of the process: an incomplete stream
     // must end with a reset.
     inside.resets(true);
@@ -227,7 +227,7 @@ impl OneWay<'_> {
     }
 
     /// Moves pages through a pipe, until the end of the stream or until there is little data.
-    async fn splice(&self, (out, into): (OwnedFd, OwnedFd)) -> io::Result<Flow> {
+    async fn splice(&self, Pipe { out, into }: Pipe) -> io::Result<Flow> {
         let mut little = 0;
         while little < MAX_SMALL {
             // Other connections may need the pipe.
@@ -276,13 +276,19 @@ impl OneWay<'_> {
     }
 }
 
+/// The two ends of a pipe.
+struct Pipe {
+    out: OwnedFd,
+    into: OwnedFd,
+}
+
 /// A pipe with a large buffer, if possible.
-fn pipe() -> nix::Result<(OwnedFd, OwnedFd)> {
+fn pipe() -> nix::Result<Pipe> {
     let (out, into) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
     let size = i32::try_from(SPLICED).unwrap_or(i32::MAX);
     // The kernel limits the pipe buffers of one user (pipe(7)); beyond that the pipe keeps the usual size.
     let _ = fcntl(&into, FcntlArg::F_SETPIPE_SZ(size));
-    Ok((out, into))
+    Ok(Pipe { out, into })
 }
 
 /// splice(2) of at most `count` bytes, without waiting.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, fs, io};
 
 use hickory_proto::ProtoError;
-use hickory_proto::rr::Name as DnsName;
+use hickory_proto::rr::Name;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig};
 use hickory_resolver::net::NetError;
@@ -17,7 +17,7 @@ use nix::ifaddrs::getifaddrs;
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::timeout;
 
-use crate::policy::network::destination::Name;
+use crate::policy::network::destination::DnsName;
 use crate::report::failure;
 use crate::report::shortage::is_shortage;
 use crate::sys::locked;
@@ -57,7 +57,7 @@ impl Resolver {
     ///
     /// # Errors
     /// `TimedOut`, or the reason why there is no address.
-    pub(crate) async fn resolve(&self, name: &Name) -> io::Result<Vec<IpAddr>> {
+    pub(crate) async fn resolve(&self, name: &DnsName) -> io::Result<Vec<IpAddr>> {
         let look_up = async {
             let _slot = self.slots.acquire().await;
             let resolver = self.resolver.get_or_try_init(|| async { self.build() }).await?;
@@ -85,9 +85,9 @@ impl Resolver {
 }
 
 /// Converts a name label by label. The text parser of the library rejects underscores and leading hyphens.
-fn dns_name(name: &Name) -> Result<DnsName, ProtoError> {
+fn dns_name(name: &DnsName) -> Result<Name, ProtoError> {
     let text = name.as_str();
-    let mut dns_name = DnsName::from_labels(text.split('.').map(str::as_bytes))?;
+    let mut dns_name = Name::from_labels(text.split('.').map(str::as_bytes))?;
     // A fully qualified name gets no search domain.
     dns_name.set_fqdn(text.contains('.'));
     Ok(dns_name)
@@ -205,7 +205,7 @@ mod tests {
     #[tokio::test]
     async fn the_hosts_file_is_read_where_no_server_answers() {
         let resolver = Resolver::new(vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 9)]);
-        let name = Name::parse("localhost").expect("a name");
+        let name = DnsName::parse("localhost").expect("a name");
         assert!(resolver.resolve(&name).await.expect("known").iter().all(IpAddr::is_loopback));
     }
 }

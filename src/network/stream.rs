@@ -88,12 +88,12 @@ pub(crate) trait ByteObserver {
     fn full(&self) {}
 }
 
-pub(crate) struct Observed<T, C> {
+pub(crate) struct ObservedStream<T, C> {
     inner: T,
     observer: C,
 }
 
-impl<T, C> Observed<T, C> {
+impl<T, C> ObservedStream<T, C> {
     pub(crate) fn new(inner: T, observer: C) -> Self {
         Self { inner, observer }
     }
@@ -103,13 +103,13 @@ impl<T, C> Observed<T, C> {
     }
 }
 
-impl<T: AsRawFd, C> AsRawFd for Observed<T, C> {
+impl<T: AsRawFd, C> AsRawFd for ObservedStream<T, C> {
     fn as_raw_fd(&self) -> RawFd {
         self.inner.as_raw_fd()
     }
 }
 
-impl<T: AsyncRead + Unpin, C: ByteObserver + Unpin> AsyncRead for Observed<T, C> {
+impl<T: AsyncRead + Unpin, C: ByteObserver + Unpin> AsyncRead for ObservedStream<T, C> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -121,7 +121,7 @@ impl<T: AsyncRead + Unpin, C: ByteObserver + Unpin> AsyncRead for Observed<T, C>
     }
 }
 
-impl<T: AsyncWrite + Unpin, C: ByteObserver + Unpin> AsyncWrite for Observed<T, C> {
+impl<T: AsyncWrite + Unpin, C: ByteObserver + Unpin> AsyncWrite for ObservedStream<T, C> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -179,4 +179,4 @@ impl ByteObserver for ReadLimit {
 }
 
 /// A stream of which only a limited number of bytes may be read.
-pub(crate) type Limited<T> = Observed<T, ReadLimit>;
+pub(crate) type Limited<T> = ObservedStream<T, ReadLimit>;

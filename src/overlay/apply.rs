@@ -17,7 +17,7 @@ use nix::unistd::AccessFlags;
 use crate::overlay::clock::changed;
 use crate::overlay::ledger::Ledger;
 use crate::overlay::ledger_state::LedgerState;
-use crate::overlay::record::Protected;
+use crate::overlay::record::CommitProtected;
 use crate::overlay::scan::ChangedEntry;
 use crate::overlay::tree::{OverlayTree, ReadableTree, is_closed};
 use crate::overlay::{clock, part, place, scan};
@@ -30,7 +30,7 @@ use crate::sys::dirfd::{change_mode, mode_of, open_up, without_capabilities};
 use crate::sys::inode::{FileKind, Identity, kind};
 
 pub(crate) struct Commit<'c> {
-    protected: &'c Protected,
+    protected: &'c CommitProtected,
     pub(crate) changed: &'c ReadableTree<'c>,
     pub(crate) workspace: OverlayTree<'c>,
     /// Whether the workspace had no `.git` when the commit began.
@@ -69,7 +69,7 @@ fn found_with<'l>(
 /// What the scan had to open up, such as a directory without access rights, stays open for the commit.
 pub(crate) fn commit_of(
     ledger: &Ledger,
-    protected: &Protected,
+    protected: &CommitProtected,
     paths: &[PathBuf],
     conflicts: Conflicts,
 ) -> io::Result<Committed> {
@@ -99,7 +99,7 @@ pub(crate) fn commit_of(
 /// Applies the changes in `found`, in path order.
 fn commit(
     ledger: &Ledger,
-    protected: &Protected,
+    protected: &CommitProtected,
     state: &mut LedgerState,
     changed: &ReadableTree<'_>,
     found: Vec<ChangedEntry>,

@@ -18,12 +18,12 @@ use nix::unistd::geteuid;
 use xattr::FileExt;
 
 use crate::overlay::part;
-use crate::overlay::record::{Heading, RECORD, Record, UNFINISHED};
+use crate::overlay::record::{Heading, LedgerRecord, RECORD, UNFINISHED};
 use crate::overlay::tree::{OverlayTree, open_for_listing};
 use crate::protect::recheck;
 use crate::report::error::overlay::OverlayError;
 use crate::sys::dirfd::{names, open_without_links, without_capabilities};
-use crate::view::kept::{OTHERS, UPPER, WORK};
+use crate::view::cache_store::{OTHERS, UPPER, WORK};
 
 /// An attribute that is set and removed to test whether the file system supports user attributes.
 const PROBE: &str = "user.kennel.probe";
@@ -45,7 +45,7 @@ pub(crate) struct Claim {
     /// Whether the contents stay when this is dropped.
     keeps: AtomicBool,
     /// What is known of the changes, if they are kept.
-    record: Option<Record>,
+    record: Option<LedgerRecord>,
 }
 
 impl Claim {
@@ -84,9 +84,9 @@ impl Claim {
     }
 
     /// Joins what is known of the changes here with what the next commands bring.
-    fn go_on(&self, heading: Heading) -> Result<Record, OverlayError> {
+    fn go_on(&self, heading: Heading) -> Result<LedgerRecord, OverlayError> {
         let failed = |source: io::Error| OverlayError::io("read the kept changes in", &self.path, source);
-        let Some(mut record) = Record::read(&*self.directory).map_err(failed)? else {
+        let Some(mut record) = LedgerRecord::read(&*self.directory).map_err(failed)? else {
             // The record is written before the first command runs.
             let left = OverlayTree { root: self.directory.as_fd() }
                 .open(Path::new(UPPER), OFlag::O_RDONLY | OFlag::O_DIRECTORY);
@@ -99,7 +99,7 @@ impl Claim {
                 return Err(OverlayError::NotEmpty { path: self.path.clone() });
             }
             self.remove(UPPER.as_ref()).map_err(failed)?;
-            return Ok(Record::new(heading));
+            return Ok(LedgerRecord::new(heading));
         };
         if !record.heading.is_of(&heading) {
             return Err(OverlayError::Replaced { path: record.heading.workspace.0 });
@@ -122,7 +122,7 @@ impl Claim {
     }
 
     /// What is known of the changes, if they are kept.
-    pub(crate) fn record(&self) -> Option<&Record> {
+    pub(crate) fn record(&self) -> Option<&LedgerRecord> {
         self.record.as_ref()
     }
 
@@ -130,7 +130,7 @@ impl Claim {
     ///
     /// # Errors
     /// A full disk.
-    pub(crate) fn save(&self, record: &Record) -> Result<(), OverlayError> {
+    pub(crate) fn save(&self, record: &LedgerRecord) -> Result<(), OverlayError> {
         let saved = record.write(&*self.directory);
         saved.map_err(|source| OverlayError::io("record the kept changes in", &self.path, source))
     }
@@ -142,7 +142,7 @@ impl Claim {
     pub(crate) fn of_kept(path: &Path, waits: bool) -> Result<Option<Self>, OverlayError> {
         let directory = lock(path, if waits { MAX_WAITS } else { 0 })?;
         let failed = |source: io::Error| OverlayError::io("read the kept changes in", path, source);
-        let record = Record::read(&*directory).map_err(failed)?;
+        let record = LedgerRecord::read(&*directory).map_err(failed)?;
         let claim = Self { directory, path: path.to_owned(), keeps: AtomicBool::new(true), record };
         Ok(claim.record.is_some().then_some(claim))
     }

@@ -17,7 +17,7 @@ use crate::report::error::Error;
 use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::sys::dirfd;
 use crate::sys::dirfd::{DIRECTORY, open_without_links};
-use crate::view::{kept, toolchains};
+use crate::view::{cache_store, toolchains};
 
 /// Deeper directories are not counted.
 const DEEPEST: u32 = 128;
@@ -107,14 +107,14 @@ impl Count {
 /// All layers with kept changes.
 fn layers(caller: &Caller) -> Result<Vec<KeptLayer>, Error> {
     let read = || {
-        let path = match fs::canonicalize(kept::directory(caller)) {
+        let path = match fs::canonicalize(cache_store::directory(caller)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             path => path?,
         };
         let all = open_without_links(&path, OFlag::O_DIRECTORY)?;
         let all = openat(&all, ".", DIRECTORY, Mode::empty())?;
         let layer = |name: &OsStr| {
-            let lower = kept::path_of(name)?;
+            let lower = cache_store::path_of(name)?;
             let directory = openat(&all, name, DIRECTORY, Mode::empty()).ok()?;
             Some(KeptLayer { lower, all: all.try_clone().ok()?, directory })
         };
@@ -125,12 +125,12 @@ fn layers(caller: &Caller) -> Result<Vec<KeptLayer>, Error> {
 
 impl KeptLayer {
     fn lock(&self) -> io::Result<impl Sized + use<>> {
-        kept::lock(self.directory.try_clone()?)
+        cache_store::lock(self.directory.try_clone()?)
     }
 
     /// Opens a directory of the changes. No link is followed: commands made what is there.
     fn open(&self, below: &Path) -> nix::Result<OwnedFd> {
-        let mut at = openat(&self.directory, kept::UPPER, DIRECTORY, Mode::empty())?;
+        let mut at = openat(&self.directory, cache_store::UPPER, DIRECTORY, Mode::empty())?;
         for part in below.components() {
             let Component::Normal(part) = part else { return Err(Errno::EINVAL) };
             at = openat(&at, part, DIRECTORY, Mode::empty())?;
@@ -157,7 +157,7 @@ impl KeptLayer {
                 Ok(above) => remove::tree(above.as_fd(), name, any),
                 Err(errno) => Err(errno.into()),
             },
-            _ => remove::tree(self.all.as_fd(), &kept::name_of(&self.lower), any),
+            _ => remove::tree(self.all.as_fd(), &cache_store::name_of(&self.lower), any),
         };
         removed.map_err(|error| refused(&path, error, see_list()))
     }

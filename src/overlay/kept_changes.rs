@@ -19,8 +19,8 @@ use crate::host::caller::Caller;
 use crate::overlay::apply;
 use crate::overlay::claim::{Claim, open_own};
 use crate::overlay::ledger::Ledger;
-use crate::overlay::part::{self, Layer};
-use crate::overlay::record::{Heading, Record};
+use crate::overlay::part::{self, LayerDirectories};
+use crate::overlay::record::{Heading, LedgerRecord};
 use crate::overlay::review::Review;
 use crate::overlay::scan::ChangedEntry;
 use crate::overlay::tree::{OverlayTree, ReadableTree};
@@ -33,8 +33,8 @@ use crate::report::change::{Change, Committed, Conflicts, Discarded};
 use crate::report::error::Error;
 use crate::report::error::overlay::OverlayError;
 use crate::sys::dirfd::without_capabilities;
+use crate::view::cache_store::{self, UPPER};
 use crate::view::inputs::SandboxKind;
-use crate::view::kept::{self, UPPER};
 
 /// A directory that was made in this time may be one for a session that begins.
 const LATELY: Duration = Duration::from_secs(60);
@@ -160,7 +160,7 @@ impl KeptChanges {
         let failed =
             |source: io::Error| OverlayError::io("read the kept changes in", &self.directory, source);
         let directory = open_own(&self.directory)?;
-        let mut record = Record::read(&directory).map_err(failed)?.ok_or(OverlayError::None)?;
+        let mut record = LedgerRecord::read(&directory).map_err(failed)?.ok_or(OverlayError::None)?;
         let upper = OverlayTree { root: directory.as_fd() }
             .open(Path::new(UPPER), OFlag::O_PATH | OFlag::O_DIRECTORY)
             .map_err(|errno| failed(errno.into()))?;
@@ -168,10 +168,7 @@ impl KeptChanges {
         let ledger = Ledger::of_kept(record, upper, None)?;
         let found = apply::found_as_it_is(&ledger).map_err(OverlayError::list)?;
         let is_closed = |found: &ChangedEntry| found.unreadable == Some(Errno::EACCES);
-        let opened = match found.iter().any(is_closed) {
-            true => self.look(changes).transpose()?,
-            false => None,
-        };
+        let opened = if found.iter().any(is_closed) { self.look(changes).transpose()? } else { None };
         let changes = opened.unwrap_or_else(|| found.iter().map(ChangedEntry::change).collect());
         Ok(Review { kept: self.clone(), ledger, changes })
     }
@@ -227,7 +224,7 @@ impl KeptChanges {
         let done = without_capabilities(|| {
             let mut state = ledger.state();
             let [changed, workspace] = [ledger.upper(), ledger.workspace()].map(ReadableTree::new);
-            let layer = Layer { changed: &changed, workspace: &workspace, state: &state };
+            let layer = LayerDirectories { changed: &changed, workspace: &workspace, state: &state };
             let mut concerned = paths.iter().filter(|path| part::is_any(&found, path));
             let discarded = concerned.try_for_each(|path| layer.discard(path));
             state.note_closed(workspace.close());
@@ -283,7 +280,7 @@ impl KeptChanges {
         let pruned = without_capabilities(|| {
             let mut state = ledger.state();
             let [changed, workspace] = [ledger.upper(), ledger.workspace()].map(ReadableTree::new);
-            let layer = Layer { changed: &changed, workspace: &workspace, state: &state };
+            let layer = LayerDirectories { changed: &changed, workspace: &workspace, state: &state };
             let pruned = layer.prune(left, Path::new(""));
             state.note_closed(workspace.close());
             pruned
@@ -391,8 +388,8 @@ fn is_old(entry: &fs::DirEntry) -> bool {
 
 /// Creates the directory `name` for changes in `base`. Follows no link below the base of the user's state.
 fn make(caller: &Caller, base: &Path, name: &str) -> io::Result<PathBuf> {
-    let state = kept::base_of(base.ancestors().nth(2).unwrap_or(base))?;
-    kept::open_closed(caller, &state, ["kennel", "changes", name].map(OsStr::new))?;
+    let state = cache_store::base_of(base.ancestors().nth(2).unwrap_or(base))?;
+    cache_store::open_closed(caller, &state, ["kennel", "changes", name].map(OsStr::new))?;
     Ok(state.join("kennel/changes").join(name))
 }
 

@@ -11,7 +11,7 @@ use nix::fcntl::OFlag;
 use crate::overlay::claim::{Claim, check_attributes};
 use crate::overlay::clock::{is_coarse, now_of_files};
 use crate::overlay::ledger_state::LedgerState;
-use crate::overlay::record::{Heading, Protected, Record};
+use crate::overlay::record::{CommitProtected, Heading, LedgerRecord};
 use crate::overlay::tree::OverlayTree;
 use crate::plan::overlay::Merged;
 use crate::report::error::overlay::OverlayError;
@@ -27,7 +27,7 @@ pub(crate) struct Ledger {
     /// The path of the workspace.
     path: PathBuf,
     /// What no command was allowed to change.
-    protected: Protected,
+    protected: CommitProtected,
     state: Mutex<LedgerState>,
     /// The host directory that holds the changes; `None` if they are in memory.
     claim: Option<Claim>,
@@ -58,7 +58,7 @@ impl Ledger {
         // Earlier commands may have written what these ones must not.
         let protected = match record {
             Some(record) => record.heading.protected().map_err(failed)?,
-            None => Protected { never: merged.never.clone(), patterns: merged.patterns.clone() },
+            None => CommitProtected { never: merged.never.clone(), patterns: merged.patterns.clone() },
         };
         let mut state = record.map(|record| record.state.clone()).unwrap_or_default();
         state.since = now_of_files().await;
@@ -75,11 +75,11 @@ impl Ledger {
     /// # Errors
     /// The workspace is not there any more, or cannot be read.
     pub(crate) fn of_kept(
-        record: Record,
+        record: LedgerRecord,
         upper: OwnedFd,
         claim: Option<Claim>,
     ) -> Result<Self, OverlayError> {
-        let Record { heading, mut state } = record;
+        let LedgerRecord { heading, mut state } = record;
         let path = heading.workspace.0.clone();
         let failed = |source: io::Error| OverlayError::io("open the workspace", &path, source);
         let workspace = heading.open_workspace()?;
@@ -94,8 +94,8 @@ impl Ledger {
     /// A full disk.
     pub(crate) fn save(&self, state: &LedgerState) -> Result<(), OverlayError> {
         let Some(claim) = &self.claim else { return Ok(()) };
-        let Some(Record { heading, .. }) = claim.record() else { return Ok(()) };
-        claim.save(&Record { heading: Heading::clone(heading), state: state.clone() })
+        let Some(LedgerRecord { heading, .. }) = claim.record() else { return Ok(()) };
+        claim.save(&LedgerRecord { heading: Heading::clone(heading), state: state.clone() })
     }
 
     /// The directory with the changes; `None` if they are in memory, or a session uses it.
@@ -127,7 +127,7 @@ impl Ledger {
         &self.path
     }
 
-    pub(crate) fn protected(&self) -> &Protected {
+    pub(crate) fn protected(&self) -> &CommitProtected {
         &self.protected
     }
 }

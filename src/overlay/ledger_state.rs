@@ -69,8 +69,8 @@ impl LedgerState {
 
     /// Lets `paths` count from now: what others changed there before is no conflict. Returns the state
     /// before.
-    pub(crate) fn count_anew(&mut self, paths: &[PathBuf]) -> Bases {
-        let before = Bases(self.bases.clone());
+    pub(crate) fn count_anew(&mut self, paths: &[PathBuf]) -> BaseStamps {
+        let before = BaseStamps(self.bases.clone());
         let now = wait_for_tick();
         let all = [PathBuf::new()];
         for path in if paths.is_empty() { &all } else { paths } {
@@ -81,7 +81,7 @@ impl LedgerState {
     }
 
     /// Undoes [`count_anew`](Self::count_anew).
-    pub(crate) fn count_as(&mut self, Bases(before): Bases) {
+    pub(crate) fn count_as(&mut self, BaseStamps(before): BaseStamps) {
         self.bases = before;
     }
 
@@ -161,7 +161,7 @@ impl LedgerState {
 
 /// From when paths count.
 #[must_use]
-pub(crate) struct Bases(BTreeMap<PathBuf, Stamp>);
+pub(crate) struct BaseStamps(BTreeMap<PathBuf, Stamp>);
 
 /// The state in a file: maps as lists, because their keys are no text.
 #[derive(Serialize, Deserialize)]

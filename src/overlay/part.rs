@@ -96,13 +96,13 @@ pub(crate) fn split(found: Vec<ChangedEntry>, paths: &[PathBuf]) -> (Vec<Changed
 }
 
 /// The two directories of an overlay that is not mounted.
-pub(crate) struct Layer<'l> {
+pub(crate) struct LayerDirectories<'l> {
     pub(crate) changed: &'l ReadableTree<'l>,
     pub(crate) workspace: &'l ReadableTree<'l>,
     pub(crate) state: &'l LedgerState,
 }
 
-impl Layer<'_> {
+impl LayerDirectories<'_> {
     /// Removes what is no change: files that a command opened but did not change, and what was committed. So
     /// commands see what the workspace has there later. `left` are all changes.
     ///

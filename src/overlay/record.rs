@@ -33,7 +33,7 @@ pub(crate) const UNFINISHED: &str = "record.json.new";
 /// Everything that is known of kept changes. In the file, the heading is a line of its own: a list of many
 /// needs no more.
 #[derive(Clone, Debug)]
-pub(crate) struct Record {
+pub(crate) struct LedgerRecord {
     pub(crate) heading: Heading,
     pub(crate) state: LedgerState,
 }
@@ -111,10 +111,10 @@ impl Heading {
     ///
     /// # Errors
     /// A text is no pattern.
-    pub(crate) fn protected(&self) -> io::Result<Protected> {
+    pub(crate) fn protected(&self) -> io::Result<CommitProtected> {
         let read = |text: &PathText| Pattern::of_text(&text.0).map_err(io::Error::other);
         let patterns = self.patterns.iter().map(read).collect::<io::Result<_>>()?;
-        Ok(Protected { never: self.rules.clone(), patterns })
+        Ok(CommitProtected { never: self.rules.clone(), patterns })
     }
 
     /// Reads the heading of the record in a directory with changes; `None` if there is none.
@@ -172,7 +172,7 @@ fn is_same((device, inode, born): FileMark, (other_device, other_inode, other_bo
         }
 }
 
-impl Record {
+impl LedgerRecord {
     /// For changes that do not exist yet.
     pub(crate) fn new(heading: Heading) -> Self {
         Self { heading, state: LedgerState::default() }
@@ -209,12 +209,12 @@ impl Record {
 
 /// What a commit must leave alone.
 #[derive(Clone, Debug)]
-pub(crate) struct Protected {
+pub(crate) struct CommitProtected {
     pub(crate) never: Vec<CommitRule>,
     pub(crate) patterns: Vec<Pattern>,
 }
 
-impl Protected {
+impl CommitProtected {
     /// Adds what is protected by now.
     pub(crate) fn and(mut self, merged: Merged) -> Self {
         self.never.extend(merged.never);
@@ -250,13 +250,15 @@ mod tests {
             patterns: Vec::new(),
         };
         let held = || File::open(directory.path()).expect("a directory");
-        Record::new(heading.clone()).write(held()).expect("written");
-        assert!(Record::read(held()).expect("read").is_some_and(|record| record.heading.is_of(&heading)));
+        LedgerRecord::new(heading.clone()).write(held()).expect("written");
+        assert!(
+            LedgerRecord::read(held()).expect("read").is_some_and(|record| record.heading.is_of(&heading))
+        );
         let path = directory.path().join(RECORD);
         let text = fs::read_to_string(&path).expect("text");
         let line = text.split_inclusive('\n').next().expect("a line");
         fs::write(&path, format!("{line}no state")).expect("written");
         assert!(Heading::read(held()).expect("read").is_some_and(|read| read.is_of(&heading)));
-        Record::read(held()).expect_err("no state");
+        LedgerRecord::read(held()).expect_err("no state");
     }
 }

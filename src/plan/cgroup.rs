@@ -12,7 +12,7 @@ use std::sync::Arc;
 use kennel_helper::plan::Step;
 
 use crate::host::caller::Caller;
-use crate::host::cgroups::{CPUS, Cgroups, Controller, Setting};
+use crate::host::cgroups::{CPUS, CgroupSetting, Cgroups, Controller};
 use crate::host::{Host, mounts};
 use crate::plan::cgroup::place::{CgroupPlace, MissingCgroup, delegated, missing, named};
 use crate::plan::{Section, namespaces, seccomp};
@@ -40,9 +40,9 @@ pub(crate) struct CgroupTree {
     /// Whether the embedding program is alone in `parent` and has to move out of it first.
     pub(crate) leave: bool,
     /// Limits of all commands together.
-    pub(crate) shared: Vec<Setting>,
+    pub(crate) shared: Vec<CgroupSetting>,
     /// Limits of each command.
-    pub(crate) leaf: Vec<Setting>,
+    pub(crate) leaf: Vec<CgroupSetting>,
     /// The protection that an error of the kernel is reported under.
     pub(crate) protection: Protection,
     /// Steps of the reaper.
@@ -92,7 +92,7 @@ impl CgroupPlan {
     }
 
     /// The files for the limits of one command: those of `wanted` that a cgroup enforces.
-    pub(crate) fn for_command(&self, session: &Limits, wanted: &Limits) -> Vec<Setting> {
+    pub(crate) fn for_command(&self, session: &Limits, wanted: &Limits) -> Vec<CgroupSetting> {
         let Limits { memory, pids, cpus, .. } = *wanted;
         settings(&Limits { memory, swap: session.swap, pids, cpus, ..Limits::default() }, self.means(), INIT)
     }
@@ -200,7 +200,7 @@ fn plan(
     if means.enforces(Controller::Memory) {
         // A killed process makes the rest of its command useless. Init is killed too, so the kernel reports
         // the end.
-        leaf.push(Setting::new("memory.oom.group", 1));
+        leaf.push(CgroupSetting::new("memory.oom.group", 1));
     }
     let (shared, leaf) = match kind {
         SandboxKind::Once | SandboxKind::OneShot => {
@@ -242,23 +242,23 @@ pub(crate) const SHORTEST_QUOTA: u64 = 1_000;
 
 /// The files that enforce `limits` with these `means`. `own` is the number of Kennel's processes in the
 /// cgroup.
-fn settings(limits: &Limits, means: Means<'_>, own: u64) -> Vec<Setting> {
+fn settings(limits: &Limits, means: Means<'_>, own: u64) -> Vec<CgroupSetting> {
     let mut settings = Vec::new();
     if let Some(memory) = limits.memory.filter(|_| means.enforces(Controller::Memory)) {
         // First, because the command could otherwise swap its way past memory.max.
         let swap = limits.swap.map_or(0, |size| size.bytes());
-        settings.push(Setting::where_there("memory.swap.max", swap));
-        settings.push(Setting::new("memory.max", memory.bytes()));
+        settings.push(CgroupSetting::where_there("memory.swap.max", swap));
+        settings.push(CgroupSetting::new("memory.max", memory.bytes()));
     }
     if let Some(pids) = limits.pids.filter(|_| means.enforces(Controller::Pids)) {
-        settings.push(Setting::new("pids.max", pids.saturating_add(own).min(u64::from(u32::MAX >> 1))));
+        settings.push(CgroupSetting::new("pids.max", pids.saturating_add(own).min(u64::from(u32::MAX >> 1))));
     }
     if let Some(cpus) = limits.cpus.filter(|_| means.enforces(Controller::Cpu)) {
         let (quota, period) = quota(cpus);
-        settings.push(Setting::new("cpu.max", format!("{quota} {period}")));
+        settings.push(CgroupSetting::new("cpu.max", format!("{quota} {period}")));
     }
     if let Some(list) = limits.cpuset.as_ref().filter(|_| means.enforces(Controller::Cpuset)) {
-        settings.push(Setting::new(CPUS, list));
+        settings.push(CgroupSetting::new(CPUS, list));
     }
     if let Some(io) = limits.io.filter(|_| means.enforces(Controller::Io)) {
         let parts = [
@@ -269,7 +269,7 @@ fn settings(limits: &Limits, means: Means<'_>, own: u64) -> Vec<Setting> {
         ];
         let parts: String = parts.into_iter().flatten().collect();
         if !parts.is_empty() {
-            let of_disk = |(major, minor)| Setting::new("io.max", format!("{major}:{minor}{parts}"));
+            let of_disk = |(major, minor)| CgroupSetting::new("io.max", format!("{major}:{minor}{parts}"));
             settings.extend(means.disks.iter().copied().map(of_disk));
         }
     }

@@ -4,6 +4,8 @@
 //! exceptions: it creates and locks the directories of kept caches, and creates that of a repository's logs.
 //! It decides every condition on the policy, so that the inside decides none.
 
+pub(crate) mod in_force;
+pub(crate) mod policy_facts;
 #[cfg(test)]
 mod tests;
 
@@ -16,9 +18,9 @@ use std::sync::Arc;
 use crate::host::caller::Caller;
 use crate::host::{Host, OLDEST};
 use crate::plan::bridge::BridgePlan;
+use crate::plan::compile::policy_facts::PolicyFacts;
 use crate::plan::environment::ClientVariables;
 use crate::plan::network::Settings;
-use crate::plan::policy_facts::PolicyFacts;
 use crate::plan::{
     Section, bridge, cgroup, environment, limits, namespaces, network, overlay, sections, worker_mounts,
 };
@@ -335,14 +337,12 @@ impl HostMounts {
         Self {
             // A sandbox for one command has no later one to compare for.
             snapshot: (!is_once).then(taken),
-            one_shot: match is_session {
-                true => MountSnapshot::default(),
-                false => MountSnapshot::of_one_shot(view, on_host, is_once),
+            one_shot: if is_session {
+                MountSnapshot::default()
+            } else {
+                MountSnapshot::of_one_shot(view, on_host, is_once)
             },
-            repair: match is_session {
-                true => Self::repair(inputs, view, on_host),
-                false => Section::default(),
-            },
+            repair: if is_session { Self::repair(inputs, view, on_host) } else { Section::default() },
         }
     }
 

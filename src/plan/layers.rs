@@ -10,7 +10,7 @@ use crate::report::enforcement::{Enforcement, Note, Protection};
 use crate::report::failure;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::inode::Identity;
-use crate::view::kept::{UPPER, WORK};
+use crate::view::cache_store::{UPPER, WORK};
 use crate::view::paths::source::BindSource;
 use crate::view::{Node, Unlayered, View};
 

@@ -12,7 +12,6 @@ pub(crate) mod limits;
 pub(crate) mod namespaces;
 pub(crate) mod network;
 pub(crate) mod overlay;
-pub(crate) mod policy_facts;
 pub(crate) mod pseudoterminal;
 pub(crate) mod seccomp;
 pub(crate) mod sections;
@@ -31,6 +30,12 @@ use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
 use crate::sys::lexical;
 use crate::view::{Access, Node, View};
+
+/// A step of a section, and the protection that it serves.
+pub(crate) struct PlannedStep<'s> {
+    pub(crate) protection: Protection,
+    pub(crate) step: Step<'s>,
+}
 
 /// A list of encoded steps, and the protection that each belongs to.
 #[derive(Clone, Debug, Default)]
@@ -69,11 +74,11 @@ impl Section {
         }
     }
 
-    /// The step at `index`, and its protection.
-    pub(crate) fn step(&self, index: u32) -> Option<(Protection, Step<'_>)> {
+    /// The step at `index`.
+    pub(crate) fn step(&self, index: u32) -> Option<PlannedStep<'_>> {
         let index = usize::try_from(index).ok()?;
         let entry = kennel_helper::plan::entries(&self.bytes).nth(index)??;
-        Some((*self.protections.get(index)?, entry.step))
+        Some(PlannedStep { protection: *self.protections.get(index)?, step: entry.step })
     }
 }
 

@@ -13,7 +13,7 @@ use crate::plan::Section;
 use crate::policy::Policy;
 use crate::policy::env::EnvBase;
 use crate::policy::network::address;
-use crate::policy::network::destination::Host;
+use crate::policy::network::destination::DestinationHost;
 use crate::policy::network::publish::Publish;
 use crate::policy::network::rule::Rules;
 use crate::policy::network::upstream::Upstream;
@@ -159,9 +159,10 @@ fn listen_for_proxy(inputs: &Inputs<'_>, namespaces: &mut Section, enforcement: 
             None => Step::ListenEverywhere { port },
         };
         // Without the answers of a proxy that only refuses, programs find nothing at its address.
-        match inputs.policy.only_refuses() {
-            true => namespaces.push_optional(Protection::Proxy, &step),
-            false => namespaces.push(Protection::Proxy, &step),
+        if inputs.policy.only_refuses() {
+            namespaces.push_optional(Protection::Proxy, &step)
+        } else {
+            namespaces.push(Protection::Proxy, &step)
         }
     }
     let allow = rules(&inputs.policy.network.allow);
@@ -238,7 +239,7 @@ pub(crate) fn reaches_loopback(inputs: &Inputs<'_>, address: IpAddr, port: u16) 
 
 /// Whether rules name this spelling of loopback at a port without a listener.
 fn names_elsewhere(allow: &Rules, host: &str, served: &[u16]) -> bool {
-    Host::parse(host).is_ok_and(|host| allow.name_elsewhere(&host, served))
+    DestinationHost::parse(host).is_ok_and(|host| allow.name_elsewhere(&host, served))
 }
 
 /// The ports on which programs that know no proxy are served.
@@ -327,9 +328,10 @@ pub(crate) fn variables(inputs: &Inputs<'_>) -> Vec<(OsString, OsString)> {
     let only_refuses = inputs.policy.only_refuses();
     // In an inherited environment, the caller's own would lead nowhere.
     let few = only_refuses && inputs.policy.env.base != EnvBase::Inherit;
-    let names = match few {
-        true => [(FEW_PROXY_VARIABLES, url()), (&["no_proxy"], direct)],
-        false => [(PROXY_VARIABLES, url()), (NO_PROXY_VARIABLES, direct)],
+    let names = if few {
+        [(FEW_PROXY_VARIABLES, url()), (&["no_proxy"], direct)]
+    } else {
+        [(PROXY_VARIABLES, url()), (NO_PROXY_VARIABLES, direct)]
     };
     let node = (!few).then(|| (&["NODE_USE_ENV_PROXY"][..], "1".to_owned()));
     let retries = only_refuses.then(|| (RETRIES, "0".to_owned()));

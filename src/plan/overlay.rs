@@ -28,14 +28,14 @@ use crate::report::shortage::of_path;
 use crate::sys::dirfd::open_without_links;
 use crate::sys::file_system::FileSystem;
 use crate::sys::inode::Identity;
+use crate::view::cache_store::{OTHERS, UPPER, WORK};
 use crate::view::inputs::Inputs;
-use crate::view::kept::{OTHERS, UPPER, WORK};
 use crate::view::layers::OLDEST_IN_MEMORY;
 use crate::view::node::TmpfsSize;
 use crate::view::paths::resolved::ResolvedPath;
 use crate::view::paths::source::BindSource;
 use crate::view::paths::symlink_check;
-use crate::view::paths::symlink_check::NamedPath;
+use crate::view::paths::symlink_check::PolicyPath;
 use crate::view::{Access, Node, Origin, Overlaid, View};
 
 /// CAP_DAC_OVERRIDE of capabilities(7).
@@ -210,7 +210,7 @@ pub(crate) fn check_upper(
         let remedy = of_path(&error, name_another(), name_another());
         not_usable(WHAT, given, error, remedy)
     };
-    let named = NamedPath { what: WHAT, given, resolved: ResolvedPath::resolve(&path).map_err(refused)? };
+    let named = PolicyPath { what: WHAT, given, resolved: ResolvedPath::resolve(&path).map_err(refused)? };
     symlink_check::refuse_links_of_commands(view, slice::from_ref(&named))?;
     let ResolvedPath { source, metadata, .. } = named.resolved;
     if !source.is_dir() {

@@ -7,7 +7,7 @@
 //! - **verdict**: the result of one call: allowed, refused with an errno, pretended, asked about, or the
 //!   process is killed;
 //! - **question**: what a filter cannot tell from the arguments; a supervisor outside answers it
-//!   ([`Question`]);
+//!   ([`FilterQuestion`]);
 //! - **rule**: a short decision list over the arguments of a call, ending in a verdict ([`rules`]);
 //! - **decision**: what a system call number leads to, a verdict or a rule ([`table`]);
 //! - **range**: neighbouring numbers with the same decision; ranges cover every `u32`;
@@ -39,25 +39,25 @@ use std::sync::LazyLock;
 use libc::sock_filter;
 
 use crate::plan::seccomp::observed::OBSERVED;
-use crate::plan::seccomp::rule::{Question, Verdict, Word};
-use crate::plan::seccomp::table::Part;
+use crate::plan::seccomp::rule::{FilterQuestion, FilterVerdict, Word};
+use crate::plan::seccomp::table::FilterPart;
 
 /// The filter that every command runs under, before [`program`] completes it. Building it on first use takes
 /// 10 µs.
 pub(crate) fn full() -> &'static [sock_filter] {
-    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(Part::Full));
+    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(FilterPart::Full));
     &PROGRAM
 }
 
 /// The part for a zygote: everything except the calls that make workers. Workers inherit it.
 pub(crate) fn for_zygote() -> &'static [sock_filter] {
-    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(Part::Zygote));
+    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(FilterPart::Zygote));
     &PROGRAM
 }
 
 /// The part for a worker. With the zygote's part it equals the whole filter.
 pub(crate) fn for_worker() -> &'static [sock_filter] {
-    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(Part::Worker));
+    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(FilterPart::Worker));
     &PROGRAM
 }
 
@@ -97,10 +97,10 @@ fn completed(mut step: sock_filter, asks: Asks, ids: Ids) -> sock_filter {
 }
 
 fn returned(answer: u32, asks: Asks, is_root: bool) -> u32 {
-    let question = [Question::Mode, Question::Owner];
-    let question = question.into_iter().find(|question| Verdict::Ask(*question).encode() == answer);
+    let question = [FilterQuestion::Mode, FilterQuestion::Owner];
+    let question = question.into_iter().find(|question| FilterVerdict::Ask(*question).encode() == answer);
     let refuses = answer & libc::SECCOMP_RET_ACTION_FULL == libc::SECCOMP_RET_ERRNO;
-    let as_it_is = [Verdict::refuse(libc::ENOSYS), Verdict::Pretend].map(Verdict::encode);
+    let as_it_is = [FilterVerdict::refuse(libc::ENOSYS), FilterVerdict::Pretend].map(FilterVerdict::encode);
     match (asks, question) {
         (Asks::Nothing, Some(question)) => question.unanswered(is_root).encode(),
         (Asks::Questions | Asks::Refusals, Some(_)) => libc::SECCOMP_RET_USER_NOTIF,
@@ -178,7 +178,7 @@ pub(crate) fn for_reaper() -> Vec<sock_filter> {
     tree::compile(&table::only(syscalls::REAPER, &[]), &[])
 }
 
-fn part(part: Part) -> Vec<sock_filter> {
+fn part(part: FilterPart) -> Vec<sock_filter> {
     tree::compile(&table::ranges(part), rules::RULES)
 }
 

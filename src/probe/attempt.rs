@@ -19,7 +19,7 @@ use crate::sys;
 
 /// One call that the payload makes in the sandbox.
 #[derive(Debug)]
-pub(crate) struct Attempt {
+pub(crate) struct ProbeCall {
     /// The name of its finding.
     pub(crate) name: &'static str,
     /// What it does, for people.
@@ -64,8 +64,8 @@ pub(crate) enum Must {
 const MAX_PID_INSIDE: u32 = 8;
 
 /// Every attempt. Those that must succeed come first: if they fail, the others prove nothing.
-pub(crate) const ATTEMPTS: [Attempt; 12] = [
-    Attempt {
+pub(crate) const ATTEMPTS: [ProbeCall; 12] = [
+    ProbeCall {
         name: "read_grant",
         what: "read a granted file",
         call: "read",
@@ -73,7 +73,7 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
         must: Must::Succeed,
         wall: Protection::Root,
     },
-    Attempt {
+    ProbeCall {
         name: "write_grant",
         what: "write to a file granted writable",
         call: "write",
@@ -81,7 +81,7 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
         must: Must::Succeed,
         wall: Protection::Root,
     },
-    Attempt {
+    ProbeCall {
         name: "own_loopback",
         what: "serve and connect on the sandbox's loopback device",
         call: "serve-tcp",
@@ -89,7 +89,7 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
         must: Must::Succeed,
         wall: Protection::NetworkNamespace,
     },
-    Attempt {
+    ProbeCall {
         name: "read_outside",
         what: "read a file outside the grants",
         call: "read",
@@ -97,7 +97,7 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
         must: Must::Fail(&[libc::ENOENT, libc::EACCES]),
         wall: Protection::Root,
     },
-    Attempt {
+    ProbeCall {
         name: "write_outside",
         what: "write to a file outside the grants",
         call: "write",
@@ -105,7 +105,7 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
         must: Must::Fail(&[libc::ENOENT, libc::EROFS, libc::EACCES]),
         wall: Protection::Root,
     },
-    Attempt {
+    ProbeCall {
         name: "write_read_only",
         what: "write to a file granted read-only",
         call: "write",
@@ -115,7 +115,7 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
     },
     // Opening an inherited descriptor again through /proc bypasses namespaces and mounts: only Landlock can
     // refuse it.
-    Attempt {
+    ProbeCall {
         name: "landlock_alone",
         what: "reopen a file outside the grants through an inherited descriptor",
         call: "reopen-stdin",
@@ -123,7 +123,7 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
         must: Must::Fail(&[libc::EACCES]),
         wall: Protection::Landlock,
     },
-    Attempt {
+    ProbeCall {
         name: "connect_host",
         what: "connect to a server on the host's loopback device",
         call: "connect-tcp",
@@ -131,7 +131,7 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
         must: Must::Fail(&[libc::ECONNREFUSED, libc::ENETUNREACH, libc::EACCES]),
         wall: Protection::NetworkNamespace,
     },
-    Attempt {
+    ProbeCall {
         name: "connect_abstract",
         what: "connect to an abstract socket of the host",
         call: "connect-abstract",
@@ -139,7 +139,7 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
         must: Must::Fail(&[libc::ECONNREFUSED, libc::EPERM]),
         wall: Protection::LandlockScope,
     },
-    Attempt {
+    ProbeCall {
         name: "signal_host",
         what: "signal a process of the host",
         call: "signal",
@@ -147,7 +147,7 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
         must: Must::Fail(&[libc::ESRCH, libc::EPERM]),
         wall: Protection::PidNamespace,
     },
-    Attempt {
+    ProbeCall {
         name: "new_user_namespace",
         what: "make a user namespace",
         call: "new-user-namespace",
@@ -156,7 +156,7 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
         wall: Protection::Seccomp,
     },
     // The kernel allows this to every process: only seccomp can refuse it.
-    Attempt {
+    ProbeCall {
         name: "seccomp_alone",
         what: "join a new keyring",
         call: "new-keyring",
@@ -166,7 +166,7 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
     },
 ];
 
-impl Attempt {
+impl ProbeCall {
     /// Why this attempt proves nothing under this policy; `None` if it does.
     pub(crate) fn skip_reason(&self, policy: &Policy) -> Option<&'static str> {
         if self.operand == Operand::Port && policy.effective_network() == NetworkMode::Host {
@@ -314,7 +314,7 @@ fn unique_name() -> nix::Result<String> {
 
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum AttemptEnd {
     Succeeded,
     /// The kernel refused it with this errno.
     Refused(i32),
@@ -324,7 +324,7 @@ pub(crate) enum Answer {
     NotMade(&'static str),
 }
 
-impl Answer {
+impl AttemptEnd {
     pub(crate) fn from_errno(errno: i32) -> Self {
         if errno == 0 { Self::Succeeded } else { Self::Refused(errno) }
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::host::remedy::{UNIFIED, container, delegate, remedy};
 use crate::host::{Host, OLDEST};
-use crate::probe::attempt::Answer;
+use crate::probe::attempt::AttemptEnd;
 use crate::probe::host::{CgroupFinding, Execution};
 use crate::probe::trials::Trials;
 use crate::report::enforcement::Protection;
@@ -108,11 +108,11 @@ fn procfs(trials: &Trials) -> Finding {
     }
 }
 
-fn overlay(answer: Option<&Answer>) -> Finding {
+fn overlay(answer: Option<&AttemptEnd>) -> Finding {
     let finding = |detail: &str| fact("overlay", detail);
     match answer {
-        Some(Answer::Succeeded) => finding("overlayfs mounts in a user namespace (tried read-only)"),
-        Some(Answer::Refused(errno)) => {
+        Some(AttemptEnd::Succeeded) => finding("overlayfs mounts in a user namespace (tried read-only)"),
+        Some(AttemptEnd::Refused(errno)) => {
             let remedy = match *errno {
                 libc::ENODEV => "load the module: modprobe overlay",
                 _ => "use Linux 5.11 or later, and check that no security module refuses the mount",

@@ -30,7 +30,7 @@ use crate::policy::Policy;
 use crate::policy::limits::Limits;
 use crate::policy::profile::Profile;
 use crate::policy::units::Size;
-use crate::probe::attempt::Answer;
+use crate::probe::attempt::AttemptEnd;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::remedy::{Remedy, SettingKey, remedy};
@@ -69,8 +69,8 @@ pub(crate) fn execute_memfd(options: SpawnOptions) -> Execution {
 }
 
 /// Mounts an overlay in new namespaces, which end at once. `None` if that could not be tried.
-pub(crate) async fn mount_overlay() -> Option<Answer> {
-    try_overlay().await.ok().flatten().map(Answer::from_errno)
+pub(crate) async fn mount_overlay() -> Option<AttemptEnd> {
+    try_overlay().await.ok().flatten().map(AttemptEnd::from_errno)
 }
 
 async fn try_overlay() -> Result<Option<i32>, Error> {

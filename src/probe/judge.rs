@@ -3,7 +3,7 @@
 use crate::host::Host;
 use crate::host::remedy::remedy;
 use crate::probe::Probe;
-use crate::probe::attempt::{ATTEMPTS, Answer, Attempt, Must};
+use crate::probe::attempt::{ATTEMPTS, AttemptEnd, Must, ProbeCall};
 use crate::probe::facts::{Area, CHECK_SECURITY_MODULES, Finding, Found, Verdict, facts, name};
 use crate::probe::trials::{StartRefusal, Trials};
 use crate::report::enforcement::{Entry, Protection, State};
@@ -54,7 +54,7 @@ fn remedy_for(protection: Protection, trials: &Trials) -> Remedy {
 }
 
 /// The finding for an attempt.
-fn attempt_finding(attempt: &Attempt, answer: &Answer, trials: &Trials) -> Finding {
+fn attempt_finding(attempt: &ProbeCall, answer: &AttemptEnd, trials: &Trials) -> Finding {
     let finding = |came: &str| {
         Finding::works(Area::Attempt, attempt.name, format!("{}: {came}", attempt.what)).needed()
     };
@@ -63,24 +63,24 @@ fn attempt_finding(attempt: &Attempt, answer: &Answer, trials: &Trials) -> Findi
         if is_down(attempt.wall, trials) { remedy_for(attempt.wall, trials) } else { otherwise.into() }
     };
     match (answer, attempt.must) {
-        (Answer::Succeeded, Must::Succeed) => finding("done"),
-        (Answer::Refused(errno), Must::Fail(errnos)) if errnos.contains(errno) => {
+        (AttemptEnd::Succeeded, Must::Succeed) => finding("done"),
+        (AttemptEnd::Refused(errno), Must::Fail(errnos)) if errnos.contains(errno) => {
             finding(&format!("refused, {}", name(*errno)))
         }
-        (Answer::Succeeded, Must::Fail(_)) => {
+        (AttemptEnd::Succeeded, Must::Fail(_)) => {
             finding("not stopped").negative(Found::Missing, remedy_or(REPORT_HOLE))
         }
         // Something else than the tested protection stopped it.
-        (Answer::Refused(errno), Must::Fail(_)) => {
+        (AttemptEnd::Refused(errno), Must::Fail(_)) => {
             let came = format!("failed in an unexpected way, {}", name(*errno));
             finding(&came).negative(Found::Degraded, remedy_or(CHECK_SECURITY_MODULES))
         }
-        (Answer::Refused(errno), Must::Succeed) => finding(&format!("refused, {}", name(*errno)))
+        (AttemptEnd::Refused(errno), Must::Succeed) => finding(&format!("refused, {}", name(*errno)))
             .negative(Found::Missing, remedy_or(CHECK_SECURITY_MODULES)),
-        (Answer::Failed(reason), _) => {
+        (AttemptEnd::Failed(reason), _) => {
             finding(reason).negative(Found::Missing, remedy_or(CHECK_SECURITY_MODULES))
         }
-        (Answer::NotMade(reason), _) => Finding { needed: false, ..finding(reason).untested() },
+        (AttemptEnd::NotMade(reason), _) => Finding { needed: false, ..finding(reason).untested() },
     }
 }
 

@@ -10,7 +10,7 @@ use crate::host::remedy::remedy;
 use crate::plan::compile;
 use crate::plan::compile::Compiled;
 use crate::policy::require::Requirement;
-use crate::probe::attempt::{ATTEMPTS, Answer, Must, Operand};
+use crate::probe::attempt::{ATTEMPTS, AttemptEnd, Must, Operand};
 use crate::probe::host::{CgroupFinding, Execution};
 use crate::probe::judge;
 use crate::probe::trials::{StartRefusal, Trials};
@@ -42,8 +42,8 @@ fn compile_for(host: &Host, profile: Profile) -> (Result<Compiled, StartRefusal>
 fn trials(host: &Host) -> Trials {
     let (compiled, refusals) = compile_for(host, Profile::RepoWrite);
     let answer = |must| match must {
-        Must::Succeed => Answer::Succeeded,
-        Must::Fail(errnos) => Answer::Refused(errnos[0]),
+        Must::Succeed => AttemptEnd::Succeeded,
+        Must::Fail(errnos) => AttemptEnd::Refused(errnos[0]),
     };
     let delegated = CgroupFinding {
         directory: Some(PathBuf::from("/sys/fs/cgroup/user")),
@@ -53,7 +53,7 @@ fn trials(host: &Host) -> Trials {
     };
     Trials {
         memfd: Execution::Works,
-        overlay: Some(Answer::Succeeded),
+        overlay: Some(AttemptEnd::Succeeded),
         cgroup: delegated,
         covered: Vec::new(),
         start: compiled.map(|compiled| compiled.enforcement),
@@ -63,7 +63,7 @@ fn trials(host: &Host) -> Trials {
 }
 
 /// `trials` with another answer for one attempt.
-fn with_answer(mut trials: Trials, name: &str, answer: Answer) -> Trials {
+fn with_answer(mut trials: Trials, name: &str, answer: AttemptEnd) -> Trials {
     let at = ATTEMPTS.iter().position(|attempt| attempt.name == name).expect("an attempt of that name");
     trials.answers[at] = answer;
     trials
@@ -141,7 +141,7 @@ fn covered_proc_is_recognised() {
 #[test]
 fn host_without_landlock_is_partial() {
     let host = Host { landlock_abi: 0, ..GOOD };
-    let probe = judged(&host, &with_answer(trials(&host), "landlock_alone", Answer::Succeeded));
+    let probe = judged(&host, &with_answer(trials(&host), "landlock_alone", AttemptEnd::Succeeded));
     assert_eq!(probe.verdict, Verdict::Partial);
     expect(&probe, "landlock_abi", Found::Missing, "lsm=");
     expect(&probe, "landlock", Found::Missing, "lsm=");
@@ -173,8 +173,8 @@ fn old_kernel_is_unavailable() {
 #[test]
 fn host_without_seccomp_is_partial() {
     let host = Host { seccomp: false, ..GOOD };
-    let trials = with_answer(trials(&host), "seccomp_alone", Answer::Succeeded);
-    let probe = judged(&host, &with_answer(trials, "new_user_namespace", Answer::Succeeded));
+    let trials = with_answer(trials(&host), "seccomp_alone", AttemptEnd::Succeeded);
+    let probe = judged(&host, &with_answer(trials, "new_user_namespace", AttemptEnd::Succeeded));
     assert_eq!(probe.verdict, Verdict::Partial);
     for name in ["seccomp_filter", "seccomp", "seccomp_alone", "new_user_namespace"] {
         expect(&probe, name, Found::Missing, "CONFIG_SECCOMP_FILTER");
@@ -199,7 +199,7 @@ fn cgroups_and_overlay_are_good_to_know() {
         (bare, Found::Missing, "unified_cgroup_hierarchy"),
         (foreign, Found::Degraded, "Delegate=yes"),
     ] {
-        let overlay = Some(Answer::Refused(libc::ENODEV));
+        let overlay = Some(AttemptEnd::Refused(libc::ENODEV));
         let probe = judged(&GOOD, &Trials { cgroup, overlay, ..trials(&GOOD) });
         assert_eq!(probe.verdict, Verdict::FullyEnforced);
         expect(&probe, "cgroup2", state, remedy);
@@ -210,7 +210,7 @@ fn cgroups_and_overlay_are_good_to_know() {
 #[test]
 fn whatever_is_not_stopped_is_missing() {
     for attempt in ATTEMPTS.iter().filter(|attempt| attempt.must != Must::Succeed) {
-        let probe = judged(&GOOD, &with_answer(trials(&GOOD), attempt.name, Answer::Succeeded));
+        let probe = judged(&GOOD, &with_answer(trials(&GOOD), attempt.name, AttemptEnd::Succeeded));
         assert_eq!(probe.verdict, Verdict::Partial, "{}", attempt.name);
         expect(&probe, attempt.name, Found::Missing, "report it");
     }
@@ -231,8 +231,8 @@ fn wall_that_is_down_is_to_blame_for_what_it_lets_pass() {
         "new network namespace",
     );
     trials.refusals = vec![refusal];
-    let trials = with_answer(trials, "own_loopback", Answer::Refused(libc::EADDRINUSE));
-    let probe = judged(&GOOD, &with_answer(trials, "connect_host", Answer::Succeeded));
+    let trials = with_answer(trials, "own_loopback", AttemptEnd::Refused(libc::EADDRINUSE));
+    let probe = judged(&GOOD, &with_answer(trials, "connect_host", AttemptEnd::Succeeded));
     assert_eq!(probe.verdict, Verdict::Partial);
     for name in ["network_namespace", "own_loopback", "connect_host"] {
         expect(&probe, name, Found::Missing, "raise the limit of network namespaces");
@@ -243,11 +243,11 @@ fn wall_that_is_down_is_to_blame_for_what_it_lets_pass() {
 fn whatever_does_not_work_is_missing() {
     for attempt in &ATTEMPTS {
         let probe =
-            judged(&GOOD, &with_answer(trials(&GOOD), attempt.name, Answer::Failed("no payload".into())));
+            judged(&GOOD, &with_answer(trials(&GOOD), attempt.name, AttemptEnd::Failed("no payload".into())));
         assert_eq!(probe.verdict, Verdict::Partial);
         expect(&probe, attempt.name, Found::Missing, "security module");
         // An errno that no protection gives proves nothing.
-        let probe = judged(&GOOD, &with_answer(trials(&GOOD), attempt.name, Answer::Refused(libc::EIO)));
+        let probe = judged(&GOOD, &with_answer(trials(&GOOD), attempt.name, AttemptEnd::Refused(libc::EIO)));
         assert_eq!(probe.verdict, Verdict::Partial);
     }
 }
@@ -261,7 +261,7 @@ fn what_the_profile_grants_is_no_attempt() {
         assert_eq!(attempt.skip_reason(&full_dev).is_some(), granted, "{}", attempt.name);
         assert_eq!(attempt.skip_reason(&strict), None);
     }
-    let trials = with_answer(trials(&GOOD), "connect_host", Answer::NotMade("granted"));
+    let trials = with_answer(trials(&GOOD), "connect_host", AttemptEnd::NotMade("granted"));
     let probe = judged(&GOOD, &trials);
     assert_eq!(probe.verdict, Verdict::FullyEnforced);
     expect(&probe, "connect_host", Found::Untested, "");

@@ -8,7 +8,7 @@ use crate::host::Host;
 use crate::host::caller::Caller;
 use crate::policy::Policy;
 use crate::policy::require::Requirement;
-use crate::probe::attempt::{ATTEMPTS, Answer, Attempt, Operand, PAYLOAD_AT, Stage};
+use crate::probe::attempt::{ATTEMPTS, AttemptEnd, Operand, PAYLOAD_AT, ProbeCall, Stage};
 use crate::probe::host;
 use crate::probe::host::{CgroupFinding, Execution};
 use crate::report::enforcement::{Enforcement, Protection, State};
@@ -26,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Trials {
     pub(crate) memfd: Execution,
     /// Mounting overlayfs in a user namespace; `None` if that could not be tried.
-    pub(crate) overlay: Option<Answer>,
+    pub(crate) overlay: Option<AttemptEnd>,
     pub(crate) cgroup: CgroupFinding,
     /// Mounts that cover parts of /proc.
     pub(crate) covered: Vec<String>,
@@ -35,7 +35,7 @@ pub(crate) struct Trials {
     /// Why the sandbox lacks protections: the error for each one when it is required.
     pub(crate) refusals: Vec<StartRefusal>,
     /// The answers to [`ATTEMPTS`], in order; empty if no sandbox starts.
-    pub(crate) answers: Vec<Answer>,
+    pub(crate) answers: Vec<AttemptEnd>,
 }
 
 /// Why a sandbox did not start.
@@ -92,7 +92,11 @@ impl Trials {
 }
 
 /// Makes one attempt in a new sandbox.
-async fn attempt(policy: &Policy, stage: &Stage, attempt: &Attempt) -> Result<(Answer, Enforcement), Error> {
+async fn attempt(
+    policy: &Policy,
+    stage: &Stage,
+    attempt: &ProbeCall,
+) -> Result<(AttemptEnd, Enforcement), Error> {
     let sandbox = Sandbox::new(policy)?;
     let mut command = sandbox.command(PAYLOAD_AT);
     let stdin = match attempt.operand {
@@ -106,24 +110,24 @@ async fn attempt(policy: &Policy, stage: &Stage, attempt: &Attempt) -> Result<(A
 }
 
 /// The payload's exit status is the errno.
-fn answer(outcome: &Outcome) -> Answer {
+fn answer(outcome: &Outcome) -> AttemptEnd {
     match (outcome.ended, outcome.status.code()) {
-        (Ended::Exited, Some(errno)) => Answer::from_errno(errno),
-        _ => Answer::Failed(format!("the payload ended with {}", outcome.status)),
+        (Ended::Exited, Some(errno)) => AttemptEnd::from_errno(errno),
+        _ => AttemptEnd::Failed(format!("the payload ended with {}", outcome.status)),
     }
 }
 
 /// Makes a later attempt, unless it proves nothing here.
-async fn later_attempt(policy: &Policy, stage: &Stage, next: &Attempt) -> Answer {
+async fn later_attempt(policy: &Policy, stage: &Stage, next: &ProbeCall) -> AttemptEnd {
     if let Some(reason) = next.skip_reason(policy) {
-        return Answer::NotMade(reason);
+        return AttemptEnd::NotMade(reason);
     }
     if next.arguments(stage).is_none() {
-        return Answer::NotMade("the host has no loopback device to try it on");
+        return AttemptEnd::NotMade("the host has no loopback device to try it on");
     }
     match attempt(policy, stage, next).await {
         Ok((answer, _)) => answer,
-        Err(error) => Answer::Failed(error.chain()),
+        Err(error) => AttemptEnd::Failed(error.chain()),
     }
 }
 

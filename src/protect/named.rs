@@ -11,7 +11,7 @@ use crate::report::error::policy::PolicyError;
 use crate::report::failure::shown;
 use crate::view::View;
 use crate::view::inputs::Inputs;
-use crate::view::paths::search::{SearchBudget, search};
+use crate::view::paths::search::{SearchBudget, StartedPattern, search};
 use crate::view::paths::source::BindSource;
 use crate::view::paths::walk::UnresolvedPath;
 
@@ -22,6 +22,15 @@ pub(crate) struct Named {
     pub(crate) patterns: Vec<Pattern>,
     /// Directories of the host whose new entries may match a pattern.
     pub(crate) listed: Vec<PathBuf>,
+}
+
+/// A pattern of the policy.
+struct NamedPattern<'p> {
+    /// As the policy writes it.
+    given: &'p PathBuf,
+    pattern: Pattern,
+    /// Whether there is a file of exactly this name.
+    is_there: bool,
 }
 
 /// The paths that the policy names. A path or a pattern that names nothing is noted.
@@ -45,7 +54,7 @@ pub(crate) fn paths(
         match Pattern::of_protect(given, &inputs.policy.workspace) {
             Some(pattern) => {
                 let pattern = pattern.map_err(|reason| PolicyError::path("protect", given, reason))?;
-                patterns.push((given, pattern, is_there));
+                patterns.push(NamedPattern { given, pattern, is_there });
                 // A name that is written like a pattern.
                 named.paths.extend(is_there.then_some(path));
             }
@@ -61,7 +70,7 @@ pub(crate) fn paths(
     if !patterns.is_empty() {
         named.search(view, workspace, &patterns, grants)?;
     }
-    named.patterns = patterns.into_iter().map(|(_, pattern, _)| pattern).collect();
+    named.patterns = patterns.into_iter().map(|it| it.pattern).collect();
     Ok(named)
 }
 
@@ -71,19 +80,19 @@ impl Named {
         &mut self,
         view: &mut View,
         workspace: &BindSource,
-        patterns: &[(&PathBuf, Pattern, bool)],
+        patterns: &[NamedPattern<'_>],
         grants: &WritableGrants,
     ) -> Result<(), Error> {
         // Where nothing is writable, there is nothing to protect.
         if !grants.bases.overlaps(&workspace.path) {
             return Ok(());
         }
-        let started: Vec<_> = patterns.iter().map(|(_, pattern, _)| (pattern, pattern.start())).collect();
+        let started: Vec<_> = patterns.iter().map(|it| StartedPattern::new(&it.pattern)).collect();
         let found = search(&workspace.path, &started, &mut SearchBudget::default()).map_err(|error| {
-            let given = patterns.get(error.pattern).map_or(&workspace.path, |(given, ..)| given);
+            let given = patterns.get(error.pattern).map_or(&workspace.path, |it| it.given);
             error.about("protected path", given)
         })?;
-        for ((given, _, is_there), is_matched) in patterns.iter().zip(&found.is_matched) {
+        for (NamedPattern { given, is_there, .. }, is_matched) in patterns.iter().zip(&found.is_matched) {
             if !is_there && !is_matched {
                 let text = "nothing in the workspace matches this protected pattern; what a command makes is \
                             protected from the next command on";

@@ -217,7 +217,7 @@ impl ProtectedPlace {
     fn clear_and_close(&self, error: Errno) -> io::Result<String> {
         let directory = remove::open_directory(self.parent.as_fd(), &self.name).map_err(|_| error)?;
         let directory = Arc::new(directory);
-        for name in dirfd::some(&directory, ROOM)? {
+        for name in dirfd::first_names(&directory, ROOM)? {
             let entry = Self { parent: Arc::clone(&directory), name };
             let Ok(Some(stat)) = entry.stat() else { continue };
             if entry.remove_without_data(&stat).is_none() && entry.move_aside().is_err() {

@@ -70,9 +70,10 @@ impl Removal<'_> {
         (self.check)(parent, name, way)?;
         match with_rights(parent, || unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)) {
             Err(errno @ (Errno::EISDIR | Errno::EPERM)) => {
-                let done = match depth < DEEPEST {
-                    true => self.directory(parent, name, way, depth),
-                    false => (self.too_deep)(parent, name),
+                let done = if depth < DEEPEST {
+                    self.directory(parent, name, way, depth)
+                } else {
+                    (self.too_deep)(parent, name)
                 };
                 done.map_err(|error| prefer_unlink_error(error, errno))?;
             }
@@ -91,7 +92,7 @@ impl Removal<'_> {
     ) -> io::Result<()> {
         let directory = open_directory(parent, name)?;
         for _ in 0..MOST_BATCHES {
-            let batch = dirfd::some(&directory, BATCH)?;
+            let batch = dirfd::first_names(&directory, BATCH)?;
             let is_last = batch.is_empty();
             for name in batch {
                 self.entry(directory.as_fd(), &name, way, depth + 1)?;

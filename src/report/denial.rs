@@ -178,7 +178,9 @@ pub(crate) struct UnlistedHosts<'d> {
 
 /// Takes the hosts that no rule allows out of `denials`, if there are several. The second result is what has
 /// a line of its own.
-pub(crate) fn apart<'d>(denials: &[&'d Denial]) -> (Option<UnlistedHosts<'d>>, Vec<&'d Denial>) {
+pub(crate) fn split_unlisted_hosts<'d>(
+    denials: &[&'d Denial],
+) -> (Option<UnlistedHosts<'d>>, Vec<&'d Denial>) {
     let is_connection = |denial: &Denial| split_port(&denial.subject).1.is_some();
     let all: Vec<&Denial> = denials.iter().copied().filter(|denial| denial.is_unlisted).collect();
     // A connection names the port that a program without proxy support only asks for next.
@@ -261,7 +263,7 @@ mod tests {
     }
 
     /// As a front end with flags says it.
-    fn said(sentence: &Remedy) -> String {
+    fn with_flags(sentence: &Remedy) -> String {
         let flags = Wording::new(|settings| {
             let flag =
                 |setting: &Setting| format!("--allow {}", setting.value.as_deref().unwrap_or_default());
@@ -272,8 +274,8 @@ mod tests {
 
     fn line(subjects: &[&str]) -> (Option<String>, usize) {
         let denials: Vec<Denial> = subjects.iter().map(|subject| unlisted(subject)).collect();
-        let (hosts, others) = apart(&denials.iter().collect::<Vec<_>>());
-        (hosts.map(|hosts| said(&hosts.sentence(Scope::Command))), others.len())
+        let (hosts, others) = split_unlisted_hosts(&denials.iter().collect::<Vec<_>>());
+        (hosts.map(|hosts| with_flags(&hosts.sentence(Scope::Command))), others.len())
     }
 
     #[test]
@@ -306,12 +308,12 @@ mod tests {
     fn settings_of_a_session_say_so() {
         let denials = [unlisted("a.example:80"), unlisted("b.example:80")];
         assert_eq!(
-            said(&denials[0].sentence(Scope::Session)),
+            with_flags(&denials[0].sentence(Scope::Session)),
             "denied: a.example:80: not on the list of what is allowed; a session started with --allow a.example:80 would allow it"
         );
-        let (hosts, _) = apart(&denials.iter().collect::<Vec<_>>());
+        let (hosts, _) = split_unlisted_hosts(&denials.iter().collect::<Vec<_>>());
         assert_eq!(
-            hosts.map(|hosts| said(&hosts.sentence(Scope::Session))).as_deref(),
+            hosts.map(|hosts| with_flags(&hosts.sentence(Scope::Session))).as_deref(),
             Some("2 hosts were refused: start the session with --allow a.example:80 --allow b.example:80")
         );
     }
@@ -322,7 +324,7 @@ mod tests {
         metadata.is_unlisted = false;
         metadata.reason = "resolves to 169.254.169.254, which is not a public address".to_owned();
         let denials = [unlisted("a.example:80"), metadata.clone(), unlisted("b.example:80")];
-        let (hosts, others) = apart(&denials.iter().collect::<Vec<_>>());
+        let (hosts, others) = split_unlisted_hosts(&denials.iter().collect::<Vec<_>>());
         assert_eq!(hosts.map(|hosts| hosts.denials.len()), Some(2));
         assert_eq!(others, [&metadata]);
     }
@@ -332,7 +334,7 @@ mod tests {
         let one = unlisted("index.crates.io:443");
         assert_eq!(one.advised(), [SettingKey::Allow.to("@cargo")]);
         assert_eq!(
-            said(&one.sentence(Scope::Session)),
+            with_flags(&one.sentence(Scope::Session)),
             "denied: index.crates.io:443: not on the list of what is allowed; a session started with --allow @cargo would allow it, or --allow \
              index.crates.io:443 that one host"
         );

@@ -95,8 +95,8 @@ pub struct Outcome {
     /// Whether output beyond the cap was discarded, or some output could not be written to its destination.
     pub truncated: bool,
     /// Why some output could not be written to its destination, in words: a full disk, or no reader.
-    /// [`Copying::finish`](crate::command::outlet::Copying::finish) enters it, or your program if it copies
-    /// output itself. The command then counts as failed.
+    /// [`RunningCopies::finish`](crate::command::outlet::RunningCopies::finish) enters it, or your program if
+    /// it copies output itself. The command then counts as failed.
     pub unwritten: Option<String>,
     /// What Kennel enforced.
     pub enforcement: Enforcement,
@@ -158,7 +158,7 @@ impl Outcome {
 
     /// The lines of [`remarks`](Self::remarks).
     pub(crate) fn sentences(&self, scope: Scope) -> Vec<Remedy> {
-        let (unlisted, others) = denial::apart(&self.told_denials().collect::<Vec<_>>());
+        let (unlisted, others) = denial::split_unlisted_hosts(&self.told_denials().collect::<Vec<_>>());
         let mut lines: Vec<Remedy> = others.into_iter().map(|denial| denial.sentence(scope)).collect();
         lines.extend(unlisted.map(|hosts| hosts.sentence(scope)));
         lines.extend(self.ended_by().map(|failure| self.end_in_words(&failure, scope)));

@@ -30,19 +30,19 @@ pub(crate) const MOST_COLLECTED: u64 = 64 << 20;
 
 /// A client's request: its first packet.
 pub(crate) enum Request {
-    Call(Box<Call>, Streams),
+    Call(Box<CommandCall>, CallStreams),
     /// The arguments are the name of the shell and the snippet.
-    Shell(Box<Call>, Streams),
+    Shell(Box<CommandCall>, CallStreams),
     Stop,
     /// A command that stays, with its log file.
-    Detach(Box<Call>, Option<HeldFd>),
+    Detach(Box<CommandCall>, Option<HeldFd>),
     /// About the command that stays and has this number.
     About(u32, AboutDetached),
     Question(Question),
 }
 
 /// The standard descriptors that come with a call.
-pub(crate) enum Streams {
+pub(crate) enum CallStreams {
     /// Stdin, stdout and stderr.
     Given([HeldFd; 3]),
     /// Stdin, or nothing. The session collects the output.
@@ -50,7 +50,7 @@ pub(crate) enum Streams {
 }
 
 /// The command that a client wants to run. It has no `Debug`: variables may hold secrets.
-pub(crate) struct Call {
+pub(crate) struct CommandCall {
     arguments: Vec<OsString>,
     /// `NAME=value`.
     environment: Vec<OsString>,
@@ -73,12 +73,12 @@ impl Request {
         let mut cursor = Cursor::new(&packet.bytes);
         match Ask::take(&mut cursor)? {
             Ask::Inline { length } => {
-                let call = Call::read(cursor.bytes(usize::try_from(length).ok()?)?)?;
-                Streams::of(&call, packet.descriptors).map(|streams| Self::Call(call, streams))
+                let call = CommandCall::read(cursor.bytes(usize::try_from(length).ok()?)?)?;
+                CallStreams::of(&call, packet.descriptors).map(|streams| Self::Call(call, streams))
             }
             Ask::Shell { length } => {
-                let call = Call::read(cursor.bytes(usize::try_from(length).ok()?)?)?;
-                Streams::of(&call, packet.descriptors).map(|streams| Self::Shell(call, streams))
+                let call = CommandCall::read(cursor.bytes(usize::try_from(length).ok()?)?)?;
+                CallStreams::of(&call, packet.descriptors).map(|streams| Self::Shell(call, streams))
             }
             Ask::Memfd { length } => {
                 let (call, streams) = in_memfd(packet.descriptors, length)?;
@@ -90,7 +90,7 @@ impl Request {
             }
             Ask::Detach { length } => {
                 let mut descriptors = packet.descriptors.into_iter();
-                let call = Call::read(&content(descriptors.next()?, length)?)?;
+                let call = CommandCall::read(&content(descriptors.next()?, length)?)?;
                 let log = descriptors.next();
                 descriptors.next().is_none().then_some(Self::Detach(call, log))
             }
@@ -110,7 +110,7 @@ impl Request {
             )),
             Ask::Question { version: VERSION, length } => {
                 let memfd = packet.descriptors.into_iter().next();
-                let json = json_of(cursor.rest(), memfd, length)?;
+                let json = json_of(cursor.remaining(), memfd, length)?;
                 serde_json::from_slice(&json).ok().map(Self::Question)
             }
             Ask::Stop {} => Some(Self::Stop),
@@ -131,8 +131,8 @@ impl Request {
     }
 }
 
-impl Streams {
-    fn of(call: &Call, descriptors: Vec<HeldFd>) -> Option<Self> {
+impl CallStreams {
+    fn of(call: &CommandCall, descriptors: Vec<HeldFd>) -> Option<Self> {
         if call.collects {
             let mut descriptors = descriptors.into_iter();
             let stdin = descriptors.next();
@@ -151,13 +151,13 @@ impl Streams {
 }
 
 /// A call in a memfd, which comes after the standard descriptors.
-fn in_memfd(mut descriptors: Vec<HeldFd>, length: u32) -> Option<(Box<Call>, Streams)> {
-    let call = Call::read(&content(descriptors.pop()?, length)?)?;
-    let streams = Streams::of(&call, descriptors)?;
+fn in_memfd(mut descriptors: Vec<HeldFd>, length: u32) -> Option<(Box<CommandCall>, CallStreams)> {
+    let call = CommandCall::read(&content(descriptors.pop()?, length)?)?;
+    let streams = CallStreams::of(&call, descriptors)?;
     Some((call, streams))
 }
 
-impl Call {
+impl CommandCall {
     fn read(bytes: &[u8]) -> Option<Box<Self>> {
         let client_wire::Call { manner, arguments, environment } = Field::take(&mut Cursor::new(bytes))?;
         let owned = |string: &CStr| OsStr::from_bytes(string.to_bytes()).to_owned();

@@ -30,10 +30,10 @@ use crate::report::error::listen::ListenError;
 use crate::report::error::{Error, STREAMS};
 use crate::serve::accept::{AllowedPeer, PeerRefused};
 use crate::serve::client::call::Call;
-use crate::serve::directory::{Directory, Name};
+use crate::serve::directory::{Directory, SessionName};
 use crate::serve::place::is_held;
 use crate::serve::question::{Problem, Question, Reply, SentDescription};
-use crate::session::stats::Stats;
+use crate::session::log::stats::Stats;
 use crate::sys::closing::HeldFd;
 use crate::sys::packet;
 use crate::sys::packet::{Packet, address, packet_socket};
@@ -127,7 +127,7 @@ impl Client {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub fn connect_in(directory: impl AsRef<Path>, name: &str) -> Result<Self, Error> {
-        let name = Name::new(name)?;
+        let name = SessionName::new(name)?;
         let missing = || ListenError::NotRunning { name: name.to_string() };
         let directory = Directory::open(directory.as_ref())?.ok_or_else(missing)?;
         let path = directory.socket(&name)?;
@@ -158,7 +158,7 @@ impl Client {
     pub fn sessions() -> Result<Vec<String>, Error> {
         let Some(directory) = Directory::open(&Directory::default_path())? else { return Ok(Vec::new()) };
         let names = names(&directory).map_err(ListenError::io("list", directory.path()))?;
-        Ok(names.iter().map(Name::to_string).collect())
+        Ok(names.iter().map(SessionName::to_string).collect())
     }
 
     /// The PID of the session's process.
@@ -227,7 +227,7 @@ impl Client {
         let memfd = if cursor.is_empty() { descriptor.take() } else { None };
         let json = match memfd {
             Some(memfd) => packet::content(&memfd.into(), length).map_err(|error| self.failed(error))?,
-            None => cursor.rest().to_vec(),
+            None => cursor.remaining().to_vec(),
         };
         match serde_json::from_slice(&json).map_err(|error| self.failed(error))? {
             Reply::Ok(answer) => Ok(Ok((answer, descriptor))),
@@ -428,7 +428,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(20);
 ///
 /// A single check of the lock decides between "not running" and "unreachable": a session that is just
 /// starting could take its lock between two checks.
-fn connected(directory: &Directory, name: &Name, path: &Path) -> Result<OwnedFd, ListenError> {
+fn connected(directory: &Directory, name: &SessionName, path: &Path) -> Result<OwnedFd, ListenError> {
     let begun = Instant::now();
     loop {
         let error = match connect_once(directory, name) {
@@ -450,7 +450,7 @@ fn connected(directory: &Directory, name: &Name, path: &Path) -> Result<OwnedFd,
     }
 }
 
-fn connect_once(directory: &Directory, name: &Name) -> io::Result<OwnedFd> {
+fn connect_once(directory: &Directory, name: &SessionName) -> io::Result<OwnedFd> {
     let socket = packet_socket(SockFlag::empty())?;
     // SO_SNDTIMEO also limits how long connect(2) waits for room in the backlog.
     setsockopt(&socket, SendTimeout, &TimeVal::new(TIMEOUT, 0))?;
@@ -459,8 +459,10 @@ fn connect_once(directory: &Directory, name: &Name) -> io::Result<OwnedFd> {
 }
 
 /// The names of sessions, from their sockets and locks. A removed socket leaves the lock.
-pub(crate) fn names(directory: &Directory) -> io::Result<BTreeSet<Name>> {
-    let name = |file: &OsStr| Name::from_socket(file.to_str()?).or_else(|| Name::from_lock(file.to_str()?));
+pub(crate) fn names(directory: &Directory) -> io::Result<BTreeSet<SessionName>> {
+    let name = |file: &OsStr| {
+        SessionName::from_socket(file.to_str()?).or_else(|| SessionName::from_lock(file.to_str()?))
+    };
     let files = fs::read_dir(directory.own_path(""))?;
     files.map(|entry| Ok(name(&entry?.file_name()))).filter_map(io::Result::transpose).collect()
 }

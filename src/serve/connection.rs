@@ -108,7 +108,7 @@ impl Wishes<'_> {
 
 /// The end of a command or a snippet.
 #[derive(Debug, Default)]
-pub(crate) struct End<'e> {
+pub(crate) struct EndMessage<'e> {
     pub(crate) code: u32,
     /// The signal that ended it, if `code` stands for one, or 0.
     pub(crate) signal: u32,
@@ -177,8 +177,8 @@ impl Connection {
     }
 
     /// Sends the end of a command or a snippet.
-    pub(crate) fn end(&self, end: End<'_>) {
-        let End { code, signal, lines, report, output, form } = end;
+    pub(crate) fn end(&self, end: EndMessage<'_>) {
+        let EndMessage { code, signal, lines, report, output, form } = end;
         let message = truncated(lines.iter().map(|line| form.line(line)).collect());
         let report = report
             .map(|report| escape::json(&form.report(report), CompactFormatter).unwrap_or_default())
@@ -211,7 +211,7 @@ impl Connection {
     pub(crate) fn ended(&self, result: &Result<Outcome, Error>, wishes: &Wishes<'_>) {
         let (code, signal) = status(result);
         let report = wishes.wants_report.then(|| Report::of(result));
-        self.end(End {
+        self.end(EndMessage {
             code,
             signal,
             lines: wishes.lines(result.as_ref()),
@@ -230,7 +230,7 @@ impl Connection {
         let (code, signal) = status(&result);
         let report = Some(Report::of(&result).with_weaker_enforcement());
         let output = Some([&stdout[..], &stderr[..]]);
-        self.end(End {
+        self.end(EndMessage {
             code,
             signal,
             lines: wishes.lines(result.as_ref()),

@@ -13,7 +13,7 @@ use crate::report::enforcement::Note;
 use crate::report::error::Error;
 use crate::report::outcome::Outcome;
 use crate::report::remedy::Wording;
-use crate::serve::call::{Call, ClientEnvironment};
+use crate::serve::call::{ClientEnvironment, CommandCall};
 use crate::serve::connection::{Connection, Form, NextStep, Wishes, status};
 use crate::serve::question::{AboutDetached, SentDetached, SentState};
 use crate::session::Session;
@@ -29,7 +29,7 @@ pub(crate) async fn start(
     connection: &Connection,
     session: &Session,
     environment: ClientEnvironment,
-    mut call: Call,
+    mut call: CommandCall,
     log: Option<HeldFd>,
 ) -> NextStep {
     let form = call.form(session);

@@ -89,7 +89,7 @@ impl Directory {
     }
 
     /// The path of a session's socket, valid for other processes.
-    pub(crate) fn socket(&self, name: &Name) -> Result<PathBuf, ListenError> {
+    pub(crate) fn socket(&self, name: &SessionName) -> Result<PathBuf, ListenError> {
         let path = self.path.join(name.socket());
         if path.as_os_str().len() > LONGEST_PATH {
             let reason = format!("{} is longer than a socket's path can be", path.display());
@@ -176,9 +176,9 @@ const LONGEST: usize = 64;
 
 /// A checked session name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Name(String);
+pub(crate) struct SessionName(String);
 
-impl Name {
+impl SessionName {
     /// # Errors
     /// The name does not match `[A-Za-z0-9][A-Za-z0-9_.-]{0,63}`.
     pub(crate) fn new(name: &str) -> Result<Self, ListenError> {
@@ -218,7 +218,7 @@ impl Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for SessionName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -325,7 +325,7 @@ mod tests {
     fn plain_names_are_accepted() {
         let longest = "x".repeat(64);
         for name in ["a", "a1", "0", "A-b_c.d", "a..b", "a.sock", longest.as_str()] {
-            assert_eq!(Name::new(name).expect(name).to_string(), name);
+            assert_eq!(SessionName::new(name).expect(name).to_string(), name);
         }
     }
 
@@ -335,16 +335,16 @@ mod tests {
         for name in
             ["", ".", "..", "../x", "a/b", "/a", ".a", "-a", "_a", "a b", "a\0", "a\n", "ä", "a\\", &long]
         {
-            let error = Name::new(name).expect_err(name);
+            let error = SessionName::new(name).expect_err(name);
             assert!(error.remedy().is_some(), "{error}");
         }
     }
 
     #[test]
     fn the_name_of_a_socket_gives_its_session() {
-        assert_eq!(Name::from_socket("a.b.sock").expect("a socket").to_string(), "a.b");
+        assert_eq!(SessionName::from_socket("a.b.sock").expect("a socket").to_string(), "a.b");
         for file in ["a", "a.lock", ".sock", "kennel-exec", "..sock"] {
-            assert_eq!(Name::from_socket(file), None, "{file}");
+            assert_eq!(SessionName::from_socket(file), None, "{file}");
         }
     }
 }

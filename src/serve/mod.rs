@@ -22,7 +22,7 @@ use tokio::task::AbortHandle;
 use crate::report::error::Error;
 use crate::serve::accept::{Acceptor, AllowedPeer, NameGuard};
 use crate::serve::call::ClientEnvironment;
-use crate::serve::directory::{Directory, Name};
+use crate::serve::directory::{Directory, SessionName};
 use crate::serve::place::SocketPlace;
 use crate::session::Session;
 use crate::view::paths::symlink_check::check_socket_directory;
@@ -87,7 +87,7 @@ impl Session {
         name: &str,
         environment: ClientEnvironment,
     ) -> Result<Listening, Error> {
-        let name = Name::new(name)?;
+        let name = SessionName::new(name)?;
         let directory = Directory::make(directory)?;
         check_socket_directory(&self.prepared().compiled.view, directory.path())?;
         let place = Arc::new(SocketPlace::take(directory, name)?);

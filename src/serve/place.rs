@@ -16,7 +16,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::report::error::listen::ListenError;
-use crate::serve::directory::{Directory, Name};
+use crate::serve::directory::{Directory, SessionName};
 use crate::sys;
 use crate::sys::inode::Identity;
 use crate::sys::packet::{address, packet_socket};
@@ -29,7 +29,7 @@ const BACKLOG: i32 = 512;
 #[derive(Debug)]
 pub(crate) struct SocketPlace {
     directory: Directory,
-    name: Name,
+    name: SessionName,
     path: PathBuf,
     /// `None` after [`leave`](Self::leave).
     held: Mutex<Option<Held>>,
@@ -45,7 +45,7 @@ struct Held {
 
 impl SocketPlace {
     /// Locks a name.
-    pub(crate) fn take(directory: Directory, name: Name) -> Result<Self, ListenError> {
+    pub(crate) fn take(directory: Directory, name: SessionName) -> Result<Self, ListenError> {
         let path = directory.socket(&name)?;
         let lock = Lock::take(&directory, &name)?;
         Ok(Self { directory, name, path, held: Mutex::new(Some(Held { lock, socket: None })) })
@@ -168,7 +168,7 @@ pub(crate) fn sweep(directory: &Path) -> Result<(), ListenError> {
     // List through the descriptor: it is the directory that was checked.
     for entry in fs::read_dir(opened.own_path("")).map_err(unread())? {
         let file = entry.map_err(unread())?.file_name();
-        let Some(name) = file.to_str().and_then(Name::from_lock) else { continue };
+        let Some(name) = file.to_str().and_then(SessionName::from_lock) else { continue };
         // Taking the lock gives the right to remove the files; dropping the place then gives the name back.
         let taken = Directory::make(directory).and_then(|directory| SocketPlace::take(directory, name));
         let cleaned = taken.and_then(|place| place.clean());
@@ -188,7 +188,7 @@ pub(crate) struct Lock(OwnedFd);
 
 impl Lock {
     /// Locks the name.
-    pub(crate) fn take(directory: &Directory, name: &Name) -> Result<Self, ListenError> {
+    pub(crate) fn take(directory: &Directory, name: &SessionName) -> Result<Self, ListenError> {
         let failed = |errno: Errno| ListenError::io("lock", directory.path().join(name.lock()))(errno.into());
         let flags = OFlag::O_RDWR | OFlag::O_CREAT;
         loop {
@@ -208,7 +208,7 @@ impl Lock {
     }
 
     /// Whether the name still refers to this lock's file.
-    pub(crate) fn has_name(&self, directory: &Directory, name: &Name) -> nix::Result<bool> {
+    pub(crate) fn has_name(&self, directory: &Directory, name: &SessionName) -> nix::Result<bool> {
         let there = dirfd::stat(directory, OsStr::new(&name.lock()))?;
         Ok(there.is_some() && there.map(|there| Identity::of(&there)) == self.identity())
     }
@@ -220,14 +220,14 @@ impl Lock {
 }
 
 /// Whether a process holds the lock of a name.
-pub(crate) fn is_held(directory: &Directory, name: &Name) -> bool {
+pub(crate) fn is_held(directory: &Directory, name: &SessionName) -> bool {
     let Ok(file) = open(directory, name, OFlag::O_RDONLY) else { return false };
     let mut lock = exclusive();
     let asked = fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock));
     asked.is_ok() && i32::from(lock.l_type) != libc::F_UNLCK
 }
 
-fn open(directory: &Directory, name: &Name, flags: OFlag) -> nix::Result<OwnedFd> {
+fn open(directory: &Directory, name: &SessionName, flags: OFlag) -> nix::Result<OwnedFd> {
     let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     openat(directory, name.lock().as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)
 }

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::command::Command;
 use crate::command::child::{Child, Stops};
-use crate::command::outlet::Outlets;
+use crate::command::outlet::OutputCopier;
 use crate::command::output::{ChildOutput, CollectedOutput};
 use crate::command::stdio::DefaultStdio;
 use crate::policy::limits::Limits;
@@ -26,7 +26,7 @@ use crate::report::remedy::SettingKey;
 use crate::report::shortage::is_shortage;
 use crate::serve::accept::WaitingPlace;
 use crate::serve::call::{
-    Call, ClientEnvironment, MOST_COLLECTED, Order, Request, Streams, is_ending, order,
+    CallStreams, ClientEnvironment, CommandCall, MOST_COLLECTED, Order, Request, is_ending, order,
 };
 use crate::serve::connection::{Connection, LINGER, NextStep, Wishes};
 use crate::serve::{answering, detached, shell};
@@ -98,22 +98,24 @@ async fn run(
     connection: &Connection,
     session: &Session,
     environment: ClientEnvironment,
-    mut call: Call,
-    streams: Streams,
+    mut call: CommandCall,
+    streams: CallStreams,
 ) -> NextStep {
     let (wants_report, is_quiet, own_timeout) = (call.wants_report, call.is_quiet, call.timeout);
     let form = call.form(session);
-    let collects = matches!(streams, Streams::Collected(_));
+    let collects = matches!(streams, CallStreams::Collected(_));
     let (open, mut closed) = mpsc::channel(1);
     let streams = streams.known_open(&open);
     drop(open);
     let result = match (call.command(session, environment), streams) {
-        (Ok(command), Streams::Given(stdio)) => {
+        (Ok(command), CallStreams::Given(stdio)) => {
             let result = run_to_end(connection, session, call, stdio, command).await;
             let without_output = |outcome| Output { outcome, stdout: Vec::new(), stderr: Vec::new() };
             result.map(|result| result.map(without_output))
         }
-        (Ok(command), Streams::Collected(stdin)) => collect(connection, session, call, stdin, command).await,
+        (Ok(command), CallStreams::Collected(stdin)) => {
+            collect(connection, session, call, stdin, command).await
+        }
         (Err(error), _) => Some(Err(error)),
     };
     // `None`: the client has left, and the command was killed.
@@ -145,12 +147,12 @@ async fn run(
 async fn run_to_end(
     connection: &Connection,
     session: &Session,
-    call: Call,
+    call: CommandCall,
     stdio: [HeldFd; 3],
     mut command: Command,
 ) -> Option<Result<Outcome, Error>> {
-    let outlets = match connect(session, &call, stdio, &mut command) {
-        Ok(outlets) => outlets,
+    let copier = match connect(session, &call, stdio, &mut command) {
+        Ok(copier) => copier,
         Err(error) => return Some(Err(error)),
     };
     let (mut child, mut passed) = match start(connection, command.spawn()).await? {
@@ -163,13 +165,13 @@ async fn run_to_end(
     if call.is_unmarked {
         leave_unmarked(&mut child);
     }
-    let copying = outlets.copy(&mut child);
+    let copies = copier.copy(&mut child);
     let mut result =
         follow(connection, &mut child, &mut CollectedOutput::new(None, None), &mut passed).await?;
     if let Ok(outcome) = &mut result {
         let was_passed = |signal| is_ending(signal) && passed.contains(&signal);
         let is_ended = outcome.status.signal().and_then(Signal::new).is_some_and(was_passed);
-        copying.finish(outcome, output_unwanted(connection, is_ended)).await;
+        copies.finish(outcome, output_unwanted(connection, is_ended)).await;
     }
     Some(result)
 }
@@ -178,7 +180,7 @@ async fn run_to_end(
 async fn collect(
     connection: &Connection,
     session: &Session,
-    call: Call,
+    call: CommandCall,
     stdin: Option<HeldFd>,
     mut command: Command,
 ) -> Option<Result<Output, Error>> {
@@ -209,10 +211,10 @@ fn leave_unmarked(child: &mut Child) {
 /// output.
 fn connect(
     session: &Session,
-    call: &Call,
+    call: &CommandCall,
     stdio: [HeldFd; 3],
     command: &mut Command,
-) -> Result<Outlets, Error> {
+) -> Result<OutputCopier, Error> {
     let is_own = |number| call.terminal.as_ref().is_some_and(|terminal| terminal.is_stream(number));
     let (owns_stdout, owns_stderr) = (is_own(1), is_own(2));
     let [stdin, stdout, stderr] = stdio;
@@ -237,7 +239,7 @@ fn connect(
         command.stderr(stderr);
         None
     };
-    Outlets::connect(command, stdout, stderr)
+    OutputCopier::connect(command, stdout, stderr)
 }
 
 /// Waits until the client needs no more output: it leaves, or it sends a signal that ends commands. Returns

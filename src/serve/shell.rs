@@ -13,8 +13,8 @@ use crate::report::escape::harmless;
 use crate::report::outcome::Ended;
 use crate::report::remedy::Remedy;
 use crate::report::shell::{ShellOrigin, ShellReport};
-use crate::serve::call::{Call, MOST_COLLECTED, Order, Streams, is_ending, order};
-use crate::serve::connection::{Connection, End, NextStep, Wishes};
+use crate::serve::call::{CallStreams, CommandCall, MOST_COLLECTED, Order, is_ending, order};
+use crate::serve::connection::{Connection, EndMessage, NextStep, Wishes};
 use crate::session::Session;
 use crate::session::shell::{ShellOutput, Snippet};
 use crate::sys::signal::Signal;
@@ -31,10 +31,10 @@ struct Ran {
 pub(crate) async fn run(
     connection: &Connection,
     session: &Session,
-    call: Call,
-    streams: Streams,
+    call: CommandCall,
+    streams: CallStreams,
 ) -> NextStep {
-    let collects = matches!(streams, Streams::Collected(_));
+    let collects = matches!(streams, CallStreams::Collected(_));
     let (wants_report, is_quiet) = (call.wants_report || collects, call.is_quiet);
     let form = call.form(session);
     let Some((name, text, timeout)) = call.snippet() else {
@@ -69,13 +69,15 @@ pub(crate) async fn run(
             let report = wants_report.then(|| report(&output));
             let report = if collects { report.map(Report::with_weaker_enforcement) } else { report };
             let streams = collects.then_some([&output.stdout[..], &output.stderr[..]]);
-            let (code, signal) = numbers(end);
-            connection.end(End { code, signal, lines, report, output: streams, form });
+            let (code, signal) = end;
+            let (code, signal) = (code.into(), signal_number(signal));
+            connection.end(EndMessage { code, signal, lines, report, output: streams, form });
         }
         Ok(None) => {
-            let (code, signal) = numbers(by_signal.unwrap_or_default());
+            let (code, signal) = by_signal.unwrap_or_default();
+            let (code, signal) = (code.into(), signal_number(signal));
             let output = collects.then_some([&[][..], &[]]);
-            connection.end(End { code, signal, output, ..End::default() });
+            connection.end(EndMessage { code, signal, output, ..EndMessage::default() });
         }
         Err(error) => {
             let is_over = matches!(error, Error::SessionEnded);
@@ -94,17 +96,17 @@ pub(crate) async fn run(
 }
 
 /// Waits for the end of the snippet; `None` if the client leaves.
-async fn follow(connection: &Connection, snippet: Snippet, streams: Streams) -> Option<Ran> {
+async fn follow(connection: &Connection, snippet: Snippet, streams: CallStreams) -> Option<Ran> {
     let (stop, stopped) = oneshot::channel::<()>();
     let mut stop = Some(stop);
     let hurry = Notify::new();
     let stopped = async { drop(stopped.await) };
     let mut ran = pin!(async {
         match streams {
-            Streams::Given([_, stdout, stderr]) => {
+            CallStreams::Given([_, stdout, stderr]) => {
                 snippet.copy([stdout, stderr], stopped, hurry.notified()).await
             }
-            Streams::Collected(_) => snippet.collect(stopped).await,
+            CallStreams::Collected(_) => snippet.collect(stopped).await,
         }
     });
     let mut signal = None;
@@ -126,9 +128,9 @@ async fn follow(connection: &Connection, snippet: Snippet, streams: Streams) -> 
     }
 }
 
-/// The exit status and the signal, or 0, as an answer has them.
-fn numbers((code, signal): (u8, Option<i32>)) -> (u32, u32) {
-    (code.into(), signal.unwrap_or(0).unsigned_abs())
+/// The signal, or 0, as an answer has it.
+fn signal_number(signal: Option<i32>) -> u32 {
+    signal.unwrap_or(0).unsigned_abs()
 }
 
 /// What people are told about the shell.

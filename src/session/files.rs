@@ -8,6 +8,7 @@
 pub(crate) mod calls;
 pub(crate) mod replace;
 pub(crate) mod stream;
+pub(crate) mod view_fd;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,7 +22,7 @@ use crate::report::error::Error;
 use crate::session::Session;
 use crate::session::files::replace::{NEW_FILE, open_file};
 use crate::session::files::stream::{FileEntry, FileInfo, FileReader, FileWriter, failed};
-use crate::session::view_fd::FileCall;
+use crate::session::files::view_fd::FileCall;
 use crate::sys::{blocking, dirfd};
 
 /// The largest file that [`Session::read`] reads into memory, in bytes.

@@ -17,9 +17,9 @@ use crate::plan::Section;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::report::published::PublishedPort;
+use crate::session::files::view_fd::FileCall;
 use crate::session::log::SessionLog;
 use crate::session::services::SessionServices;
-use crate::session::view_fd::FileCall;
 use crate::session::zygote::Zygote;
 
 /// A session that has a handle or a running command.

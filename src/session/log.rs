@@ -1,6 +1,10 @@
 //! What a session keeps about its work: its numbers, its audit trail and span, and the changes of its
 //! overlay.
 
+#[cfg(feature = "metrics")]
+pub(crate) mod metrics;
+pub(crate) mod stats;
+
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +15,7 @@ use crate::overlay::claim::Claim;
 use crate::overlay::ledger::{Ledger, SharedLedger};
 use crate::report::error::Error;
 use crate::report::error::overlay::OverlayError;
-use crate::session::stats::Counts;
+use crate::session::log::stats::Counts;
 use crate::sys::locked;
 
 /// Numbers, log and changes of a session.

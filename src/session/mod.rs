@@ -6,11 +6,8 @@
 pub(crate) mod changes;
 pub(crate) mod confine;
 pub(crate) mod files;
-pub(crate) mod in_force;
 pub(crate) mod live;
 pub(crate) mod log;
-#[cfg(feature = "metrics")]
-pub(crate) mod metrics;
 pub(crate) mod mount_state;
 pub(crate) mod pool;
 pub(crate) mod ports;
@@ -19,8 +16,6 @@ pub(crate) mod processes;
 pub(crate) mod sandbox;
 pub(crate) mod services;
 pub(crate) mod shell;
-pub(crate) mod stats;
-pub(crate) mod view_fd;
 pub(crate) mod zygote;
 
 use std::collections::BTreeMap;
@@ -42,10 +37,10 @@ use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::report::in_force::InForce;
 use crate::session::live::Live;
+use crate::session::log::stats::{Stats, Using};
 use crate::session::prepare::prepare;
 use crate::session::processes::SessionProcesses;
 use crate::session::shell::Shell;
-use crate::session::stats::{Stats, Using};
 use crate::sys::lexical::clean;
 use crate::sys::locked;
 
@@ -218,7 +213,7 @@ impl Session {
     /// What holds for its commands, as far as it is known before one starts.
     #[must_use]
     pub fn in_force(&self) -> InForce {
-        in_force::of(&self.prepared().compiled)
+        self.prepared().compiled.in_force()
     }
 
     /// Checks that somebody else may set this variable of a command, as clients of [`Session::listen`] do.

@@ -123,7 +123,7 @@ impl ProcessState {
 /// `/proc` of the host cannot be read; `ETIMEDOUT` if that takes longer than three seconds.
 pub(crate) async fn processes(
     zygote: Option<Arc<OwnedFd>>,
-    keys: Vec<(u32, CommandKey)>,
+    keys: BTreeMap<u32, CommandKey>,
 ) -> io::Result<SessionProcesses> {
     let listed = blocking(move || list(zygote.as_deref(), &keys));
     let listed = tokio::time::timeout(PATIENCE, listed).await;
@@ -154,7 +154,7 @@ struct Found {
     init: i32,
 }
 
-fn list(zygote: Option<&OwnedFd>, keys: &[(u32, CommandKey)]) -> io::Result<SessionProcesses> {
+fn list(zygote: Option<&OwnedFd>, keys: &BTreeMap<u32, CommandKey>) -> io::Result<SessionProcesses> {
     // A session that has ended has no processes.
     let Some(zygote) = zygote.and_then(pid_of) else { return Ok(SessionProcesses::default()) };
     let mut found = descendants(zygote)?;
@@ -226,7 +226,7 @@ struct Commands {
 }
 
 impl Commands {
-    fn of(keys: &[(u32, CommandKey)]) -> Self {
+    fn of(keys: &BTreeMap<u32, CommandKey>) -> Self {
         let mut commands = Self { by_init: BTreeMap::new(), by_mark: BTreeMap::new() };
         for (id, key) in keys {
             match key {

@@ -21,7 +21,6 @@ use crate::policy::Policy;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::report::in_force::InForce;
-use crate::session::in_force;
 use crate::view::inputs;
 use crate::view::inputs::SandboxKind;
 
@@ -193,6 +192,6 @@ impl Sandbox {
     /// What commands will see and may change, as found when this was made.
     #[must_use]
     pub fn in_force(&self) -> InForce {
-        in_force::of(&self.one_shots.prepared().compiled)
+        self.one_shots.prepared().compiled.in_force()
     }
 }

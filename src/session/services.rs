@@ -15,7 +15,7 @@ use crate::network::serving::{DenialCursor, Serving};
 use crate::plan::network;
 use crate::policy::network::publish::Publish;
 use crate::report::error::Error;
-use crate::session::view_fd::{FileCall, ViewFd};
+use crate::session::files::view_fd::{FileCall, ViewFd};
 use crate::session::zygote::Zygote;
 use crate::session::zygote::worker::{MOST_TRIES, is_replaced};
 use crate::sys::locked;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
 use crate::command::left_pipes::LeftPipes;
-use crate::command::outlet::Outlets;
+use crate::command::outlet::OutputCopier;
 use crate::command::output::ChildOutput;
 use crate::command::source::WorkerSource;
 use crate::report::error::Error;
@@ -50,7 +50,7 @@ pub struct Shell {
 struct Inner {
     session: Arc<dyn WorkerSource>,
     /// Each call holds it.
-    state: Arc<tokio::sync::Mutex<State>>,
+    state: Arc<tokio::sync::Mutex<ShellState>>,
     /// Counts interrupts.
     interrupts: watch::Sender<u64>,
     left: LeftPipes,
@@ -58,7 +58,7 @@ struct Inner {
 
 /// What one call at a time has.
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct ShellState {
     keeper: Option<Keeper>,
     /// Whether a shell has run before.
     has_had_one: bool,
@@ -214,11 +214,11 @@ impl Snippet {
         hurry: impl Future<Output = ()>,
     ) -> Result<Option<ShellOutput>, Error> {
         let shell = self.shell.clone();
-        let outlets = Outlets::open(Some(stdout), Some(stderr))?;
-        let Some(called) = self.call(Some(outlets), stop).await? else { return Ok(None) };
+        let copier = OutputCopier::open(Some(stdout), Some(stderr))?;
+        let Some(called) = self.call(Some(copier), stop).await? else { return Ok(None) };
         let Called { mut outcome, directory, origin, has_ended, output } = called;
-        let CallOutput::Copying(copying) = output else { return Err(Error::Lost) };
-        let left = copying.finish_and_keep(&mut outcome, hurry).await;
+        let CallOutput::Copying(copies) = output else { return Err(Error::Lost) };
+        let left = copies.finish_and_keep(&mut outcome, hurry).await;
         shell.leave(left);
         let (stdout, stderr) = (Vec::new(), Vec::new());
         Ok(Some(ShellOutput { outcome, stdout, stderr, directory, origin, has_ended }))
@@ -226,7 +226,7 @@ impl Snippet {
 
     async fn call(
         self,
-        outlets: Option<Outlets>,
+        copier: Option<OutputCopier>,
         stop: impl Future<Output = ()>,
     ) -> Result<Option<Called>, Error> {
         let Self { shell, text: snippet, timeout, cap, is_marked } = self;
@@ -241,7 +241,7 @@ impl Snippet {
         // Dropped with this future: then the task interrupts the snippet.
         let (here, caller) = oneshot::channel();
         let mut here = Some(here);
-        let job = Job { snippet, timeout, cap, is_marked, outlets };
+        let job = Job { snippet, timeout, cap, is_marked, copier };
         let interrupts = interrupts.subscribe();
         let calling = Calling { session: Arc::clone(session), state, interrupts, caller, job };
         let mut task = tokio::spawn(calling.run());

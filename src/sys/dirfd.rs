@@ -67,9 +67,10 @@ fn open_by_components(path: &Path, more: OFlag) -> nix::Result<OwnedFd> {
         held = Some(next);
     }
     let held = held.ok_or(Errno::ENOENT)?;
-    match more.contains(OFlag::O_DIRECTORY) && kind(&fstat(&held)?) != FileKind::Directory {
-        true => Err(Errno::ENOTDIR),
-        false => Ok(held),
+    if more.contains(OFlag::O_DIRECTORY) && kind(&fstat(&held)?) != FileKind::Directory {
+        Err(Errno::ENOTDIR)
+    } else {
+        Ok(held)
     }
 }
 
@@ -168,7 +169,7 @@ pub(crate) fn names(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
 }
 
 /// The first names of a directory, as many as fit into `room` bytes, but at least one.
-pub(crate) fn some(directory: &OwnedFd, mut room: usize) -> io::Result<Vec<OsString>> {
+pub(crate) fn first_names(directory: &OwnedFd, mut room: usize) -> io::Result<Vec<OsString>> {
     let mut names = Vec::new();
     for found in listing(directory)?.iter() {
         let Some(name) = name(&found?) else { continue };

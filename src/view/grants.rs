@@ -21,7 +21,7 @@ use crate::view::inputs::Inputs;
 use crate::view::node::TmpfsSize;
 use crate::view::paths::resolved::ResolvedPath;
 use crate::view::paths::source::{BindSource, SourceKind};
-use crate::view::paths::symlink_check::NamedPath;
+use crate::view::paths::symlink_check::PolicyPath;
 use crate::view::paths::walk::HostLink;
 use crate::view::{Access, Node, Origin, Unlayered, View, ViewEntry, desktop, layers, pin, secrets, system};
 
@@ -96,7 +96,7 @@ fn show_links(view: &mut View, links: &[HostLink], given: &Path, canonical: &Pat
 
 /// Adds the mounts of the policy, except masks: they come after everything that they can cover. Returns how
 /// each path of the host was resolved.
-pub(crate) fn show_mounts<'p>(view: &mut View, inputs: &Inputs<'p>) -> Result<Vec<NamedPath<'p>>, Error> {
+pub(crate) fn show_mounts<'p>(view: &mut View, inputs: &Inputs<'p>) -> Result<Vec<PolicyPath<'p>>, Error> {
     let mut named = Vec::new();
     for mount in &inputs.policy.mounts {
         named.extend(show_mount(view, inputs, mount)?);
@@ -118,7 +118,7 @@ fn show_mount<'p>(
     view: &mut View,
     inputs: &Inputs<'p>,
     mount: &'p Mount,
-) -> Result<Option<NamedPath<'p>>, Error> {
+) -> Result<Option<PolicyPath<'p>>, Error> {
     let (what, given, target, access) = match mount {
         Mount::ReadOnly { source, target } => {
             (PlaceKind::ReadOnlyGrant, source, target.as_deref(), Access::Read)
@@ -160,7 +160,7 @@ fn bind<'p>(
     given: &'p Path,
     target: Option<&Path>,
     access: Access,
-) -> Result<NamedPath<'p>, Error> {
+) -> Result<PolicyPath<'p>, Error> {
     let path = inputs.caller.absolute(given);
     let refused = |source: io::Error, remedy: Remedy| Error::Grant {
         what: what.as_str(),
@@ -200,7 +200,7 @@ fn bind<'p>(
         show_links(view, &resolved.links, &clean(path), &source.path);
     }
     view.grant(what, place, Node::Bind { source: source.clone(), access })?;
-    Ok(NamedPath { what: what.as_str(), given, resolved })
+    Ok(PolicyPath { what: what.as_str(), given, resolved })
 }
 
 /// Root in a sandbox has no power over the files of others: says so if the workspace belongs to another user

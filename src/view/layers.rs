@@ -17,8 +17,8 @@ use crate::report::failure;
 use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::inode::Identity;
+use crate::view::cache_store::CacheStore;
 use crate::view::inputs::{Inputs, SandboxKind, may_have_layers};
-use crate::view::kept::Kept;
 use crate::view::paths::source::{BindSource, SourceKind};
 use crate::view::{Access, Node, Unlayered, View};
 
@@ -32,7 +32,7 @@ pub(crate) const INODES: u64 = 6;
 
 /// A copy-on-write layer.
 #[derive(Clone, Debug)]
-pub(crate) struct Layer {
+pub(crate) struct CowLayer {
     /// The host's directory under it. It never changes.
     pub(crate) lower: BindSource,
     /// Mode of the layer's root.
@@ -40,13 +40,13 @@ pub(crate) struct Layer {
     /// Whether its changes are to be kept.
     keeps: bool,
     /// The directory that keeps its changes; `None`: they are in memory.
-    pub(crate) kept: Option<Kept>,
+    pub(crate) kept: Option<CacheStore>,
 }
 
 /// The layers of a view.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Layers {
-    pub(crate) all: Vec<Layer>,
+    pub(crate) all: Vec<CowLayer>,
     /// HOME, if one layer can serve all of it. Looked up for the first directory in it.
     home: Option<Option<BindSource>>,
 }
@@ -81,18 +81,18 @@ fn number(view: &mut View, inputs: &Inputs<'_>, lower: BindSource, keeps: bool) 
         return known;
     }
     let mode = fs::symlink_metadata(&lower.path).ok()?.mode() & 0o1777;
-    let kept = if keeps { kept(view, inputs, &lower, mode) } else { None };
-    view.layers.all.push(Layer { lower, mode, keeps, kept });
+    let kept = if keeps { open_store(view, inputs, &lower, mode) } else { None };
+    view.layers.all.push(CowLayer { lower, mode, keeps, kept });
     Some(view.layers.all.len() - 1)
 }
 
 /// The directory that keeps the changes of a layer. Notes it if there is none.
-fn kept(view: &mut View, inputs: &Inputs<'_>, lower: &BindSource, mode: u32) -> Option<Kept> {
+fn open_store(view: &mut View, inputs: &Inputs<'_>, lower: &BindSource, mode: u32) -> Option<CacheStore> {
     let opened = match inputs.kind {
         // Commands of such a sandbox can run at the same time, each with a layer of its own.
         SandboxKind::OneShot => Err(io::Error::other("a sandbox of many commands cannot keep them")),
         SandboxKind::Once | SandboxKind::Session { .. } => {
-            Kept::open(inputs.caller, &lower.path, mode, |path| view.is_writable(path))
+            CacheStore::open(inputs.caller, &lower.path, mode, |path| view.is_writable(path))
         }
     };
     let error = match opened {

@@ -16,7 +16,7 @@ use crate::sys::dirfd;
 use crate::sys::lexical;
 use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
-use crate::view::paths::search::{SearchBudget, search};
+use crate::view::paths::search::{SearchBudget, StartedPattern, search};
 use crate::view::paths::source::{BindSource, SourceKind, exists};
 use crate::view::{Node, View, pin, secrets};
 
@@ -24,11 +24,20 @@ use crate::view::{Node, View, pin, secrets};
 const MASK: &str = "mask";
 
 /// Why a mask over a link is refused.
-const LINKED: (&str, &str) = ("the way to it passes a symbolic link", "name the place it leads to");
+const LINKED: Unmaskable =
+    Unmaskable { reason: "the way to it passes a symbolic link", remedy: "name the place it leads to" };
 
 /// Why a mask over nothing but other grants is refused.
-const GRANTED: (&str, &str) =
-    ("all that is visible there is what the policy shows below it", "keep one of the two");
+const GRANTED: Unmaskable = Unmaskable {
+    reason: "all that is visible there is what the policy shows below it",
+    remedy: "keep one of the two",
+};
+
+/// Why a mask is refused, and what to do.
+struct Unmaskable {
+    reason: &'static str,
+    remedy: &'static str,
+}
 
 /// Adds the masks of the policy.
 ///
@@ -113,7 +122,10 @@ impl Masks {
         self.match_view(view, base, group, &mut is_matched);
         for (target, root) in roots(view, base) {
             let below = lexical::below(&target, base).unwrap_or(Path::new(""));
-            let started = group.patterns.iter().map(|pattern| Some((pattern, pattern.after_all(below)?)));
+            let started = group
+                .patterns
+                .iter()
+                .map(|pattern| Some(StartedPattern { pattern, progress: pattern.after_all(below)? }));
             let (indices, patterns): (Vec<usize>, Vec<_>) =
                 started.enumerate().filter_map(|(index, pattern)| Some((index, pattern?))).unzip();
             let found = search(&root, &patterns, budget).map_err(|error| {
@@ -210,8 +222,8 @@ fn passes_link(view: &View, path: &Path) -> bool {
     of_view.map(|place| &place.node).any(|node| matches!(node, Node::Symlink { .. }))
 }
 
-fn refused(path: &Path, (reason, remedy): (&str, &'static str)) -> Error {
-    let (reason, remedy) = (reason.to_owned(), Some(remedy.into()));
+fn refused(path: &Path, why: Unmaskable) -> Error {
+    let (reason, remedy) = (why.reason.to_owned(), Some(why.remedy.into()));
     Error::View { what: MASK, path: path.to_owned(), reason, remedy }
 }
 

@@ -2,12 +2,12 @@
 //!
 //! [`View`] is pure data: a tree of places. `plan::emit` turns it into mounts.
 
+pub(crate) mod cache_store;
 pub(crate) mod certificates;
 pub(crate) mod desktop;
 pub(crate) mod etc;
 pub(crate) mod grants;
 pub(crate) mod inputs;
-pub(crate) mod kept;
 pub(crate) mod layers;
 pub(crate) mod mask;
 pub(crate) mod node;

@@ -17,7 +17,7 @@ use crate::view::inputs::Inputs;
 use crate::view::paths::source::{BindSource, SourceKind, exists};
 use crate::view::paths::walk as path_walk;
 use crate::view::paths::walk::UnresolvedPath;
-use crate::view::{Node, View, kept, pin};
+use crate::view::{Node, View, cache_store, pin};
 
 /// Below HOME.
 const HOME_SECRETS: &[&str] = &[
@@ -144,7 +144,7 @@ fn existing(view: &View, inputs: &Inputs<'_>) -> Result<(Vec<BindSource>, Vec<Un
         .iter()
         .map(PathBuf::from)
         .chain(session_directories(inputs.caller))
-        .chain([kept::own_directory(inputs.caller)]);
+        .chain([cache_store::own_directory(inputs.caller)]);
     let system_secrets = system_secrets.filter(|path| !view.shown_at(path).is_empty());
     let (mut secrets, mut ways) = (Vec::new(), Vec::new());
     for path in home_secrets.chain(system_secrets) {
@@ -223,7 +223,7 @@ pub(crate) fn secrets_below<'p>(
 
 /// Whether `path` is a place of secrets or inside one.
 pub(crate) fn is_secret(path: &Path, caller: &Caller) -> bool {
-    is_secret_of(path, &caller.homes) || is_within(path, &kept::own_directory(caller))
+    is_secret_of(path, &caller.homes) || is_within(path, &cache_store::own_directory(caller))
 }
 
 /// Whether `source` is a secret of the caller's home, and `named`, which led there, is no place of secrets. A

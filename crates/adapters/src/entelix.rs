@@ -106,7 +106,7 @@ impl KennelSandbox {
             Some(input) => command.output_with_input(input).await,
             None => command.output().await,
         };
-        output.map(told)
+        output.map(command_output)
     }
 
     async fn entries(&self, path: &str) -> Result<Vec<DirEntry>, Error> {
@@ -185,7 +185,7 @@ async fn within<T>(
 }
 
 /// Converts the output of a command to the trait's type.
-fn told(output: Output) -> CommandOutput {
+fn command_output(output: Output) -> CommandOutput {
     let mut stderr = output.stderr;
     if let Some(failure) = output.outcome.failure().filter(|failure| failure.class == Class::Timeout) {
         if stderr.last().is_some_and(|last| *last != b'\n') {

@@ -87,7 +87,9 @@ pub(crate) fn start<'p>(
         None => {
             // The process that used this mapping has become the command. Its environment may hold secrets,
             // which init must not keep.
-            task.request.into_iter().filter(|(_, length)| *length > 0).for_each(sys::unmap);
+            for (base, length) in task.request.into_iter().filter(|(_, length)| *length > 0) {
+                sys::unmap(base, length);
+            }
             Ok(Started::Running(Running { pid, background: task.background }))
         }
         Some(End::Unused) => Ok(Started::Nothing),

@@ -171,8 +171,8 @@ impl Keeper {
             }
             // Zero is the own group.
             Some(ShellOrder::Interrupt {}) => sys::kill(0, SIGINT)?,
-            Some(ShellOrder::Kill {}) => self.answer(self.signal_started(began, (SIGKILL, TRIES))?)?,
-            Some(ShellOrder::Count {}) => self.answer(self.signal_started(began, (0, LOOKS))?)?,
+            Some(ShellOrder::Kill {}) => self.answer(self.signal_started(began, SIGKILL, TRIES)?)?,
+            Some(ShellOrder::Count {}) => self.answer(self.signal_started(began, 0, LOOKS)?)?,
             None => {}
         }
         Ok(true)
@@ -180,7 +180,7 @@ impl Keeper {
 
     /// Sends a signal to what the call that began then has started, as often as there is any; 0 sends none.
     /// Returns how many are left.
-    fn signal_started(&self, began: &Began, (signal, tries): (u32, u32)) -> Result<u32, Errno> {
+    fn signal_started(&self, began: &Began, signal: u32, tries: u32) -> Result<u32, Errno> {
         let mut left = u32::MAX;
         for _ in 0..tries {
             left = self.started(began, signal)?;

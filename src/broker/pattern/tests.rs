@@ -1,10 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::broker::pattern::Part;
+use crate::broker::pattern::ArgumentPart;
 
-fn pattern(text: &str) -> Pattern {
-    Pattern::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+fn pattern(text: &str) -> ArgumentPattern {
+    ArgumentPattern::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 fn values(pairs: &[(&str, &str)]) -> Values {
@@ -98,7 +98,7 @@ fn a_hostile_list_takes_no_time() {
     let arguments = vec!["x".to_owned(); 60];
     let start = std::time::Instant::now();
     assert_eq!(pattern.matches(&arguments, never), None);
-    let inner = Pattern::parse("{a}a{b}a{c}a{d}a{e}b").expect("a pattern");
+    let inner = ArgumentPattern::parse("{a}a{b}a{c}a{d}a{e}b").expect("a pattern");
     assert_eq!(inner.matches(&["a".repeat(1 << 20)], never), None);
     assert!(start.elapsed().as_secs() < 2, "{:?}", start.elapsed());
 }
@@ -123,7 +123,7 @@ fn what_is_no_pattern_is_told() {
         ("{a}{b}", PatternError::Adjacent("{a}{b}".to_owned())),
         (&"a ".repeat(300), PatternError::Long),
     ] {
-        assert_eq!(Pattern::parse(text), Err(error), "{text}");
+        assert_eq!(ArgumentPattern::parse(text), Err(error), "{text}");
     }
     assert_eq!(pattern("").matches(&[], never), Some(Values::new()), "a program without arguments");
 }
@@ -194,19 +194,19 @@ proptest! {
 
     #[test]
     fn no_text_is_too_strange(text in "[\\[\\]{} ab_1\\t-]{0,40}") {
-        if let Ok(pattern) = Pattern::parse(&text) {
-            prop_assert_eq!(Pattern::parse(&pattern.to_string()), Ok(pattern.clone()));
+        if let Ok(pattern) = ArgumentPattern::parse(&text) {
+            prop_assert_eq!(ArgumentPattern::parse(&pattern.to_string()), Ok(pattern.clone()));
         }
     }
 }
 
 /// Tries every division.
-fn slow(inputs: &[Part], rest: &str) -> bool {
+fn slow(inputs: &[ArgumentPart], rest: &str) -> bool {
     match inputs.split_first() {
         None => rest.is_empty(),
-        Some((Part::Literal(literal), others)) => {
+        Some((ArgumentPart::Literal(literal), others)) => {
             rest.strip_prefix(literal.as_str()).is_some_and(|rest| slow(others, rest))
         }
-        Some((Part::Placeholder(_), others)) => (0..=rest.len()).any(|at| slow(others, &rest[at..])),
+        Some((ArgumentPart::Placeholder(_), others)) => (0..=rest.len()).any(|at| slow(others, &rest[at..])),
     }
 }

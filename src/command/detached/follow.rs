@@ -11,7 +11,9 @@ use crate::command::child::Child;
 use crate::command::detached::log_copy::{LogCopy, is_log_file};
 use crate::command::detached::output_log::OutputLog;
 use crate::command::detached::ring::{CAPACITY, Ring};
-use crate::command::detached::{Detached, DetachedCommands, DetachedState, End, EndGuard, Order, Record};
+use crate::command::detached::{
+    CommandRecord, Detached, DetachedCommands, DetachedState, End, EndGuard, Order,
+};
 use crate::command::stdio::DefaultStdio;
 use crate::command::{Command, CommandSource};
 use crate::report::enforcement::Note;
@@ -72,7 +74,7 @@ impl Command {
 impl DetachedCommands {
     /// Starts the task that follows a command.
     fn add(self: Arc<Self>, program: OsString, mut child: Child, copy: LogCopy) -> Detached {
-        let record = Record { ring: Ring::new(CAPACITY), unwritten: None, end: None };
+        let record = CommandRecord { ring: Ring::new(CAPACITY), unwritten: None, end: None };
         let (orders, received) = mpsc::unbounded_channel();
         let key = child.claim_worker();
         let mut known = locked(&self.known);

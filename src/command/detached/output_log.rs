@@ -5,9 +5,9 @@ use std::future::pending;
 use tokio::io::AsyncReadExt;
 use tokio::sync::watch;
 
-use crate::command::detached::Record;
+use crate::command::detached::CommandRecord;
 use crate::command::detached::log_copy::LogCopy;
-use crate::command::detached::ring::Stream;
+use crate::command::detached::ring::OutputStream;
 use crate::command::output::ChildOutput;
 use crate::report::outcome::Outcome;
 
@@ -16,7 +16,7 @@ const PIECE: usize = 16 << 10;
 
 /// The output of one command, on its way to whoever reads it.
 pub(crate) struct OutputLog {
-    record: watch::Sender<Record>,
+    record: watch::Sender<CommandRecord>,
     stdout: Source,
     stderr: Source,
     copy: LogCopy,
@@ -24,7 +24,7 @@ pub(crate) struct OutputLog {
 
 impl OutputLog {
     pub(crate) fn new(
-        record: watch::Sender<Record>,
+        record: watch::Sender<CommandRecord>,
         stdout: Option<ChildOutput>,
         stderr: Option<ChildOutput>,
         copy: LogCopy,
@@ -45,15 +45,17 @@ impl OutputLog {
         let is_free = copy.is_free();
         let (stream, bytes) = tokio::select! {
             failed = copy.advance() => return lacks(record, failed),
-            bytes = stdout.read(), if is_free => (Stream::Stdout, bytes),
-            bytes = stderr.read(), if is_free => (Stream::Stderr, bytes),
+            bytes = stdout.read(), if is_free => (OutputStream::Stdout, bytes),
+            bytes = stderr.read(), if is_free => (OutputStream::Stderr, bytes),
         };
         keep(record, copy, stream, bytes);
     }
 
     /// Takes what the pipes hold now. A process may hold them open, and write on.
     pub(crate) fn drain(&mut self) {
-        for (stream, source) in [(Stream::Stdout, &mut self.stdout), (Stream::Stderr, &mut self.stderr)] {
+        for (stream, source) in
+            [(OutputStream::Stdout, &mut self.stdout), (OutputStream::Stderr, &mut self.stderr)]
+        {
             keep(&self.record, &mut self.copy, stream, &source.drain());
         }
     }
@@ -69,7 +71,7 @@ impl OutputLog {
     }
 }
 
-fn keep(record: &watch::Sender<Record>, copy: &mut LogCopy, stream: Stream, bytes: &[u8]) {
+fn keep(record: &watch::Sender<CommandRecord>, copy: &mut LogCopy, stream: OutputStream, bytes: &[u8]) {
     if !bytes.is_empty() {
         record.send_modify(|record| record.ring.append(stream, bytes));
         copy.add(bytes);
@@ -77,7 +79,7 @@ fn keep(record: &watch::Sender<Record>, copy: &mut LogCopy, stream: Stream, byte
 }
 
 /// Notes why the log file lacks output. The first reason counts.
-fn lacks(record: &watch::Sender<Record>, why: Option<String>) {
+fn lacks(record: &watch::Sender<CommandRecord>, why: Option<String>) {
     if let Some(why) = why {
         record.send_modify(|record| {
             record.unwritten.get_or_insert(why);

@@ -13,7 +13,7 @@ const RUN: usize = size_of::<Run>();
 
 /// An output of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum OutputStream {
     Stdout,
     Stderr,
 }
@@ -33,7 +33,7 @@ pub enum LogPiece {
 /// Bytes of one stream that arrived without bytes of the other in between.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    stream: Stream,
+    stream: OutputStream,
     /// The position after its last byte.
     end: u64,
 }
@@ -64,7 +64,7 @@ impl Ring {
     }
 
     /// Adds bytes and drops the oldest ones.
-    pub(crate) fn append(&mut self, stream: Stream, bytes: &[u8]) {
+    pub(crate) fn append(&mut self, stream: OutputStream, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
@@ -111,8 +111,8 @@ impl Ring {
         let count = usize::try_from(run.end - position).unwrap_or(PIECE).min(PIECE);
         let piece = self.bytes.iter().skip(first).take(count).copied().collect();
         let piece = match run.stream {
-            Stream::Stdout => LogPiece::Stdout(piece),
-            Stream::Stderr => LogPiece::Stderr(piece),
+            OutputStream::Stdout => LogPiece::Stdout(piece),
+            OutputStream::Stderr => LogPiece::Stderr(piece),
         };
         Some((piece, position + count as u64))
     }
@@ -152,11 +152,11 @@ mod tests {
     #[test]
     fn streams_come_out_apart_and_in_the_order_of_arrival() {
         let mut ring = Ring::new(1000);
-        ring.append(Stream::Stdout, b"one ");
-        ring.append(Stream::Stdout, b"two");
-        ring.append(Stream::Stderr, b"three");
-        ring.append(Stream::Stderr, b"");
-        ring.append(Stream::Stdout, b"four");
+        ring.append(OutputStream::Stdout, b"one ");
+        ring.append(OutputStream::Stdout, b"two");
+        ring.append(OutputStream::Stderr, b"three");
+        ring.append(OutputStream::Stderr, b"");
+        ring.append(OutputStream::Stdout, b"four");
         let expected = [
             LogPiece::Stdout(b"one two".to_vec()),
             LogPiece::Stderr(b"three".to_vec()),
@@ -170,15 +170,15 @@ mod tests {
     #[test]
     fn oldest_bytes_are_dropped_and_counted() {
         let mut ring = Ring::new(100 + RUN);
-        ring.append(Stream::Stdout, &[b'a'; 80]);
-        ring.append(Stream::Stdout, &[b'b'; 80]);
+        ring.append(OutputStream::Stdout, &[b'a'; 80]);
+        ring.append(OutputStream::Stdout, &[b'b'; 80]);
         let pieces = all(&ring, 0);
         let [LogPiece::Dropped(dropped), LogPiece::Stdout(kept)] = pieces.as_slice() else {
             panic!("{pieces:?}")
         };
         assert_eq!(*dropped + kept.len() as u64, 160);
         assert!(kept.ends_with(&[b'b'; 80]));
-        ring.append(Stream::Stderr, &[b'c'; 5000]);
+        ring.append(OutputStream::Stderr, &[b'c'; 5000]);
         let pieces = all(&ring, 0);
         let [LogPiece::Dropped(dropped), LogPiece::Stderr(kept)] = pieces.as_slice() else {
             panic!("{pieces:?}")
@@ -192,7 +192,7 @@ mod tests {
         let mut ring = Ring::new(4096);
         let mut written = 0u64;
         for round in 0..20_000usize {
-            let stream = if round % 2 == 0 { Stream::Stdout } else { Stream::Stderr };
+            let stream = if round % 2 == 0 { OutputStream::Stdout } else { OutputStream::Stderr };
             let count = if round % 997 == 0 { 5000 } else { round % 3 };
             ring.append(stream, &vec![b'x'; count]);
             written += count as u64;
@@ -208,10 +208,10 @@ mod tests {
     #[test]
     fn tail_counts_lines_of_both_streams() {
         let mut ring = Ring::new(1000);
-        ring.append(Stream::Stdout, b"one\ntwo\n");
-        ring.append(Stream::Stderr, b"three\n");
+        ring.append(OutputStream::Stdout, b"one\ntwo\n");
+        ring.append(OutputStream::Stderr, b"three\n");
         assert_eq!([0, 1, 2, 3, 4].map(|lines| ring.tail(lines)), [14, 8, 4, 0, 0]);
-        ring.append(Stream::Stdout, b"unfinished");
+        ring.append(OutputStream::Stdout, b"unfinished");
         assert_eq!([1, 2].map(|lines| ring.tail(lines)), [14, 8]);
     }
 }

@@ -13,8 +13,8 @@ use crate::broker::envelope::Envelope;
 use crate::connector::call::Call;
 use crate::connector::error::{GuestError, Stopped, fault};
 use crate::connector::guest::imports::INTERFACE;
-use crate::connector::guest::state::State;
-use crate::connector::host::{Host, NotDone, Operation};
+use crate::connector::guest::state::GuestState;
+use crate::connector::host::{CallContext, NotDone, OperationCall};
 use crate::connector::http::Wanted;
 use crate::report::failure::Class;
 
@@ -22,7 +22,7 @@ use crate::report::failure::Class;
 const INVOKE: &str = "invoke";
 
 /// A component that can be instantiated.
-pub(crate) struct Ready(InstancePre<State>);
+pub(crate) struct Ready(InstancePre<GuestState>);
 
 // The records of connector.wit.
 
@@ -81,7 +81,7 @@ struct Reported {
 ///
 /// # Errors
 /// A name is defined twice.
-pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
+pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<GuestState>> {
     let mut linker = Linker::new(engine);
     p2::add_to_linker_async(&mut linker)?;
     // WASI's own functions create sockets of the host, and refuse only to bind or connect them.
@@ -90,31 +90,37 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
     no_sockets::<UdpSocket>(&mut linker, "wasi:sockets/udp-create-socket@0.2.6", "create-udp-socket")?;
     linker.allow_shadowing(false);
     let mut host = linker.instance(INTERFACE)?;
-    host.func_wrap("log", |store: StoreContextMut<'_, State>, (level, message): (String, String)| {
+    host.func_wrap("log", |store: StoreContextMut<'_, GuestState>, (level, message): (String, String)| {
         store.data().host.log(&level, &message);
         Ok(())
     })?;
-    host.func_wrap_async("http-request", |mut store: StoreContextMut<'_, State>, (request,): (Request,)| {
-        Box::new(async move {
-            let host = &mut store.data_mut().host;
-            let done = host.request(Ok(request.into())).await;
-            Ok((answer(host, "http-request", done, response),))
-        })
-    })?;
-    host.func_wrap_async("spawn", |mut store: StoreContextMut<'_, State>, (request,): (SpawnRequest,)| {
-        Box::new(async move {
-            let host = &mut store.data_mut().host;
-            let done = host.spawn(Ok(request.into())).await;
-            Ok((answer(host, "spawn", done, output),))
-        })
-    })?;
+    host.func_wrap_async(
+        "http-request",
+        |mut store: StoreContextMut<'_, GuestState>, (request,): (Request,)| {
+            Box::new(async move {
+                let host = &mut store.data_mut().host;
+                let done = host.request(Ok(request.into())).await;
+                Ok((answer(host, "http-request", done, response),))
+            })
+        },
+    )?;
+    host.func_wrap_async(
+        "spawn",
+        |mut store: StoreContextMut<'_, GuestState>, (request,): (SpawnRequest,)| {
+            Box::new(async move {
+                let host = &mut store.data_mut().host;
+                let done = host.spawn(Ok(request.into())).await;
+                Ok((answer(host, "spawn", done, output),))
+            })
+        },
+    )?;
     host.func_wrap_async(
         "spawn-op",
-        |mut store: StoreContextMut<'_, State>, (name, arguments): (String, Vec<(String, String)>)| {
+        |mut store: StoreContextMut<'_, GuestState>, (name, arguments): (String, Vec<(String, String)>)| {
             Box::new(async move {
                 let host = &mut store.data_mut().host;
                 let arguments = arguments.into_iter().collect();
-                let done = host.spawn_operation(Ok(Operation { name, arguments })).await;
+                let done = host.spawn_operation(Ok(OperationCall { name, arguments })).await;
                 Ok((answer(host, "spawn-op", done, output),))
             })
         },
@@ -124,7 +130,7 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
 
 /// Lets a function that creates sockets refuse each.
 fn no_sockets<S: 'static>(
-    linker: &mut Linker<State>,
+    linker: &mut Linker<GuestState>,
     interface: &str,
     function: &str,
 ) -> wasmtime::Result<()> {
@@ -147,12 +153,12 @@ impl From<SpawnRequest> for Envelope {
     }
 }
 
-fn response(host: &mut Host) -> Option<Response> {
+fn response(host: &mut CallContext) -> Option<Response> {
     let answer = host.response.take()?;
     Some(Response { status: answer.status, body: answer.body.whole.into() })
 }
 
-fn output(host: &mut Host) -> Option<Output> {
+fn output(host: &mut CallContext) -> Option<Output> {
     let spawned = host.spawned.take()?;
     let [stdout, stderr] = spawned.output.map(|output| output.whole.into());
     Some(Output { status: spawned.status, stdout, stderr })
@@ -160,10 +166,10 @@ fn output(host: &mut Host) -> Option<Output> {
 
 /// What a function answers. The program's log tells why something was not done.
 fn answer<T>(
-    host: &mut Host,
+    host: &mut CallContext,
     function: &str,
     done: Result<(), NotDone>,
-    found: impl Fn(&mut Host) -> Option<T>,
+    found: impl Fn(&mut CallContext) -> Option<T>,
 ) -> Result<T, Failed> {
     let (class, message) = match done {
         Ok(()) => match found(host) {
@@ -204,7 +210,7 @@ fn is_invoke(function: &ComponentFunc) -> bool {
 impl Ready {
     /// # Errors
     /// An import is not offered, or `invoke` is not exported with its type.
-    pub(crate) fn new(linker: &Linker<State>, component: &Component) -> wasmtime::Result<Self> {
+    pub(crate) fn new(linker: &Linker<GuestState>, component: &Component) -> wasmtime::Result<Self> {
         match component.component_type().get_export(component.engine(), INVOKE) {
             Some(ComponentItem::ComponentFunc(function)) if is_invoke(&function) => {
                 Ok(Self(linker.instantiate_pre(component)?))
@@ -219,7 +225,7 @@ impl Ready {
     /// Runs `invoke` of the component.
     pub(crate) async fn run(
         &self,
-        store: &mut Store<State>,
+        store: &mut Store<GuestState>,
         call: &Call,
     ) -> wasmtime::Result<Result<String, GuestError>> {
         let instance = self.0.instantiate_async(&mut *store).await?;

@@ -8,8 +8,8 @@ use wasmtime_wasi::preview1;
 use crate::broker::envelope::Envelope;
 use crate::connector::error::{Stopped, fault};
 use crate::connector::guest::imports::MODULE;
-use crate::connector::guest::state::State;
-use crate::connector::host::{Host, MAX_REQUEST, NotDone, Operation};
+use crate::connector::guest::state::GuestState;
+use crate::connector::host::{CallContext, MAX_REQUEST, NotDone, OperationCall};
 use crate::connector::http::Wanted;
 use crate::connector::journal;
 use crate::report::failure::Failure;
@@ -29,16 +29,16 @@ type Range = (i32, i32);
 ///
 /// # Errors
 /// A name is defined twice.
-pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
+pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<GuestState>> {
     let mut linker = Linker::new(engine);
-    preview1::add_to_linker_async(&mut linker, |state: &mut State| &mut state.wasi)?;
-    linker.func_wrap(MODULE, "log", |mut caller: Caller<'_, State>, level, from, message, length| {
+    preview1::add_to_linker_async(&mut linker, |state: &mut GuestState| &mut state.wasi)?;
+    linker.func_wrap(MODULE, "log", |mut caller: Caller<'_, GuestState>, level, from, message, length| {
         let level = text(&mut caller, "log", (level, from))?;
         let message = text(&mut caller, "log", (message, length))?;
         caller.data().host.log(&level, &message);
         wasmtime::Result::Ok(())
     })?;
-    linker.func_wrap_async(MODULE, "http_request", |mut caller: Caller<'_, State>, range: Range| {
+    linker.func_wrap_async(MODULE, "http_request", |mut caller: Caller<'_, GuestState>, range: Range| {
         answer(async move {
             let request = read(&mut caller, "http_request", range)?;
             let host = &mut caller.data_mut().host;
@@ -46,16 +46,17 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
             Ok(code(host, "http_request", done))
         })
     })?;
-    linker.func_wrap(MODULE, "http_response_status", |caller: Caller<'_, State>| {
+    linker.func_wrap(MODULE, "http_response_status", |caller: Caller<'_, GuestState>| {
         caller.data().host.response.as_ref().map_or(FAILED, |answer| answer.status.into())
     })?;
-    linker.func_wrap(MODULE, "http_response_size", |caller: Caller<'_, State>| {
+    linker.func_wrap(MODULE, "http_response_size", |caller: Caller<'_, GuestState>| {
         caller.data().host.response.as_ref().map_or(FAILED, |answer| answer.body.size())
     })?;
     linker.func_wrap(
         MODULE,
         "http_response_read",
-        |mut caller: Caller<'_, State>, to: i32, length: i32| match &mut caller.data_mut().host.response {
+        |mut caller: Caller<'_, GuestState>, to: i32, length: i32| match &mut caller.data_mut().host.response
+        {
             Some(answer) => {
                 let piece = answer.body.next(length);
                 write(&mut caller, "http_response_read", (to, length), &piece)
@@ -63,7 +64,7 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
             None => Ok(FAILED),
         },
     )?;
-    linker.func_wrap_async(MODULE, "spawn", |mut caller: Caller<'_, State>, range: Range| {
+    linker.func_wrap_async(MODULE, "spawn", |mut caller: Caller<'_, GuestState>, range: Range| {
         answer(async move {
             let envelope = read(&mut caller, "spawn", range)?;
             let host = &mut caller.data_mut().host;
@@ -74,7 +75,7 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
     linker.func_wrap_async(
         MODULE,
         "spawn_op",
-        |mut caller: Caller<'_, State>, (name, name_length, arguments, length): (i32, i32, i32, i32)| {
+        |mut caller: Caller<'_, GuestState>, (name, name_length, arguments, length): (i32, i32, i32, i32)| {
             answer(async move {
                 let name = read(&mut caller, "spawn_op", (name, name_length))?;
                 let arguments = read(&mut caller, "spawn_op", (arguments, length))?;
@@ -84,16 +85,16 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
             })
         },
     )?;
-    linker.func_wrap(MODULE, "spawn_status", |caller: Caller<'_, State>| {
+    linker.func_wrap(MODULE, "spawn_status", |caller: Caller<'_, GuestState>| {
         caller.data().host.spawned.as_ref().map_or(FAILED, |spawned| spawned.status)
     })?;
-    linker.func_wrap(MODULE, "spawn_output_size", |mut caller: Caller<'_, State>, which: i32| {
+    linker.func_wrap(MODULE, "spawn_output_size", |mut caller: Caller<'_, GuestState>, which: i32| {
         caller.data_mut().host.output(which).map_or(FAILED, |output| output.size())
     })?;
     linker.func_wrap(
         MODULE,
         "spawn_output_read",
-        |mut caller: Caller<'_, State>, which: i32, to: i32, length: i32| match caller
+        |mut caller: Caller<'_, GuestState>, which: i32, to: i32, length: i32| match caller
             .data_mut()
             .host
             .output(which)
@@ -116,7 +117,7 @@ fn answer<'a>(
 }
 
 /// What a function answers. The program's log tells why something was not done.
-fn code(host: &Host, function: &str, done: Result<(), NotDone>) -> i32 {
+fn code(host: &CallContext, function: &str, done: Result<(), NotDone>) -> i32 {
     let (code, reason) = match done {
         Ok(()) => return DONE,
         Err(NotDone::Failed(failure)) => (FAILED, failure.message),
@@ -128,7 +129,7 @@ fn code(host: &Host, function: &str, done: Result<(), NotDone>) -> i32 {
 }
 
 /// The memory of the program.
-fn memory<'c>(caller: &'c mut Caller<'_, State>, function: &str) -> wasmtime::Result<&'c mut [u8]> {
+fn memory<'c>(caller: &'c mut Caller<'_, GuestState>, function: &str) -> wasmtime::Result<&'c mut [u8]> {
     match caller.get_export("memory") {
         Some(Extern::Memory(memory)) => Ok(memory.data_mut(caller)),
         _ => Err(Stopped(fault(format!("{function}: the program exports no memory"))).into()),
@@ -137,7 +138,7 @@ fn memory<'c>(caller: &'c mut Caller<'_, State>, function: &str) -> wasmtime::Re
 
 /// The memory of a range.
 fn slice<'c>(
-    caller: &'c mut Caller<'_, State>,
+    caller: &'c mut Caller<'_, GuestState>,
     function: &str,
     (from, length): Range,
 ) -> wasmtime::Result<&'c mut [u8]> {
@@ -149,7 +150,7 @@ fn slice<'c>(
 
 /// Copies the bytes of a range. A request can have no more than [`MAX_REQUEST`].
 fn read(
-    caller: &mut Caller<'_, State>,
+    caller: &mut Caller<'_, GuestState>,
     function: &str,
     range: Range,
 ) -> wasmtime::Result<Result<Vec<u8>, NotDone>> {
@@ -163,14 +164,14 @@ fn read(
 
 /// The text of a range, or the part of it that a log keeps: a program may pass megabytes at every call. Bytes
 /// that are no UTF-8 are replaced.
-fn text(caller: &mut Caller<'_, State>, function: &str, range: Range) -> wasmtime::Result<String> {
+fn text(caller: &mut Caller<'_, GuestState>, function: &str, range: Range) -> wasmtime::Result<String> {
     let bytes = slice(caller, function, range)?;
     Ok(String::from_utf8_lossy(&bytes[..bytes.len().min(journal::MAX_BYTES)]).into_owned())
 }
 
 /// Copies bytes to the start of a range, and returns their number. The range has room for them.
 fn write(
-    caller: &mut Caller<'_, State>,
+    caller: &mut Caller<'_, GuestState>,
     function: &str,
     range: Range,
     bytes: &[u8],
@@ -204,10 +205,10 @@ fn parse_envelope(bytes: Result<Vec<u8>, NotDone>) -> Result<Envelope, NotDone> 
 fn parse_operation(
     name: Result<Vec<u8>, NotDone>,
     arguments: Result<Vec<u8>, NotDone>,
-) -> Result<Operation, NotDone> {
+) -> Result<OperationCall, NotDone> {
     let name = String::from_utf8_lossy(&name?).into_owned();
     match serde_json::from_slice::<Option<_>>(&arguments?) {
-        Ok(arguments) => Ok(Operation { name, arguments: arguments.unwrap_or_default() }),
+        Ok(arguments) => Ok(OperationCall { name, arguments: arguments.unwrap_or_default() }),
         Err(_) => Err(NotDone::Malformed("its arguments are no JSON object of strings".to_owned())),
     }
 }

@@ -4,8 +4,8 @@ use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 use wasmtime_wasi::preview1::WasiP1Ctx;
 use wasmtime_wasi::{WasiCtxBuilder, WasiCtxView, WasiView};
 
-use crate::connector::host::Host;
-use crate::connector::limits::{InForce, Limiter};
+use crate::connector::host::CallContext;
+use crate::connector::limits::{Limiter, LimitsInForce};
 use crate::connector::output::Captured;
 
 /// Resources of WASI that an instance may have at the same time: streams, things to wait for, and the like.
@@ -15,23 +15,23 @@ const MAX_RESOURCES: usize = 1024;
 const MAX_RANDOM: u64 = 64 << 10;
 
 /// The data of a store.
-pub(crate) struct State {
+pub(crate) struct GuestState {
     pub(crate) wasi: WasiP1Ctx,
     pub(crate) limiter: Limiter,
-    pub(crate) host: Host,
+    pub(crate) host: CallContext,
 }
 
 /// The outputs of one instance.
-pub(crate) struct Streams {
+pub(crate) struct GuestStreams {
     pub(crate) stdout: Captured,
     pub(crate) stderr: Captured,
 }
 
-impl State {
+impl GuestState {
     /// WASI has clocks, random numbers and the standard streams. It has no argument, no variable, no
     /// directory, and no socket.
-    pub(crate) fn new(input: Vec<u8>, limits: InForce, host: Host) -> (Self, Streams) {
-        let streams = Streams { stdout: Captured::stdout(), stderr: Captured::stderr() };
+    pub(crate) fn new(input: Vec<u8>, limits: LimitsInForce, host: CallContext) -> (Self, GuestStreams) {
+        let streams = GuestStreams { stdout: Captured::stdout(), stderr: Captured::stderr() };
         let mut wasi = WasiCtxBuilder::new()
             .stdin(MemoryInputPipe::new(input))
             .stdout(streams.stdout.clone())
@@ -46,7 +46,7 @@ impl State {
     }
 }
 
-impl WasiView for State {
+impl WasiView for GuestState {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         self.wasi.ctx()
     }

@@ -77,7 +77,7 @@ fn the_filter_asks_only_if_the_policy_wants_explanations() {
             let steps = [&compiled.steps.setup, &compiled.steps.walls]
                 .into_iter()
                 .flat_map(|section| (0..).map_while(|index| section.step(index)));
-            let questions = steps.filter_map(|(_, step)| match step {
+            let questions = steps.filter_map(|it| match it.step {
                 kennel_helper::plan::Step::SeccompAsking { program, .. } => Some(program),
                 _ => None,
             });

@@ -14,7 +14,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag, openat};
 use nix::sys::stat::{Mode, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
-use crate::host::cgroups::{CPUS, Controller, HOST, Setting};
+use crate::host::cgroups::{CPUS, CgroupSetting, Controller, HOST};
 use crate::policy::cgroup::processors;
 use crate::sys;
 use crate::sys::locked;
@@ -45,7 +45,7 @@ fn is_name(name: &str) -> bool {
 
 /// The delegated cgroup that contains those of Kennel.
 #[derive(Debug)]
-pub(crate) struct Parent(OwnedFd);
+pub(crate) struct ParentCgroup(OwnedFd);
 
 /// A cgroup of Kennel, locked with flock(2): while the lock is held, other programs know that its owner
 /// lives.
@@ -57,7 +57,7 @@ pub(crate) struct LockedGroup {
     name: String,
 }
 
-impl Parent {
+impl ParentCgroup {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self(nix::fcntl::open(path, directory_flags(OFlag::O_RDONLY), Mode::empty())?))
     }
@@ -163,7 +163,7 @@ impl Parent {
     }
 }
 
-impl AsFd for Parent {
+impl AsFd for ParentCgroup {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -179,7 +179,7 @@ impl LockedGroup {
         enable_controllers(self.as_fd(), controllers)
     }
 
-    pub(crate) fn set(&self, setting: &Setting) -> io::Result<()> {
+    pub(crate) fn set(&self, setting: &CgroupSetting) -> io::Result<()> {
         set(self.as_fd(), setting)
     }
 
@@ -227,7 +227,7 @@ fn enable_controllers(group: BorrowedFd<'_>, controllers: &[Controller]) -> io::
 }
 
 /// Writes one setting of a cgroup.
-pub(crate) fn set(group: BorrowedFd<'_>, setting: &Setting) -> io::Result<()> {
+pub(crate) fn set(group: BorrowedFd<'_>, setting: &CgroupSetting) -> io::Result<()> {
     match write(group, setting.file, &setting.value) {
         Err(error) if setting.may_lack && error.kind() == io::ErrorKind::NotFound => Ok(()),
         Ok(()) if setting.file == CPUS => has_cpus(group, &setting.value),
@@ -300,9 +300,9 @@ mod tests {
 
     use super::*;
 
-    fn parent() -> (tempfile::TempDir, Parent) {
+    fn parent() -> (tempfile::TempDir, ParentCgroup) {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let parent = Parent::open(dir.path()).expect("opens");
+        let parent = ParentCgroup::open(dir.path()).expect("opens");
         (dir, parent)
     }
 
@@ -344,7 +344,7 @@ mod tests {
         let error = parent.make(&random_name().expect("a name")).expect_err("no cgroup");
         assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
         let missing = dir.path().join("missing");
-        assert_eq!(Parent::open(&missing).expect_err("missing").kind(), io::ErrorKind::NotFound);
+        assert_eq!(ParentCgroup::open(&missing).expect_err("missing").kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
@@ -373,8 +373,8 @@ mod tests {
     #[test]
     fn files_that_a_kernel_may_lack_may_be_missing() {
         let (_dir, parent) = parent();
-        set(parent.as_fd(), &Setting::where_there("memory.swap.max", 0)).expect("may be missing");
-        let error = set(parent.as_fd(), &Setting::new("memory.max", 1)).expect_err("may not");
+        set(parent.as_fd(), &CgroupSetting::where_there("memory.swap.max", 0)).expect("may be missing");
+        let error = set(parent.as_fd(), &CgroupSetting::new("memory.max", 1)).expect_err("may not");
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-use crate::host::cgroups::{Controller, Setting};
+use crate::host::cgroups::{CgroupSetting, Controller};
 use crate::launch::cgroup::{Groups, failed, group};
 use crate::report::error::Error;
 use crate::report::outcome::Usage;
@@ -26,7 +26,7 @@ impl Leaf {
     }
 
     /// Writes one limit.
-    pub(crate) fn set(&self, setting: &Setting) -> io::Result<()> {
+    pub(crate) fn set(&self, setting: &CgroupSetting) -> io::Result<()> {
         group::set(self.directory.as_fd(), setting)
     }
 
@@ -39,7 +39,7 @@ impl Leaf {
     ///
     /// # Errors
     /// Those of writing to its files.
-    pub(crate) fn tighten(&self, settings: &[Setting]) -> Result<(), Error> {
+    pub(crate) fn tighten(&self, settings: &[CgroupSetting]) -> Result<(), Error> {
         settings.iter().try_for_each(|setting| {
             let step = || format!("set {} of the command's cgroup to {}", setting.file, setting.value);
             self.set(setting).map_err(|source| failed(step(), self.groups.plan.protection, source))

@@ -9,9 +9,9 @@ use kennel_helper::control::Role;
 use kennel_helper::wire::Field;
 use tokio::io::Interest;
 
-use crate::launch::cgroup::group::Parent;
+use crate::launch::cgroup::group::ParentCgroup;
 use crate::launch::control::ignore_epipe;
-use crate::launch::image::{Images, Spawned};
+use crate::launch::image::{Images, SpawnedInit};
 use crate::plan::cgroup::CgroupTree;
 use crate::report::error::Error;
 use crate::sys;
@@ -39,12 +39,12 @@ impl Reaper {
     pub(crate) fn start(
         images: &Images,
         plan: &CgroupTree,
-        parent: &Parent,
+        parent: &ParentCgroup,
         name: &str,
     ) -> Result<Self, Error> {
         let name = CString::new(name).map_err(|error| Error::io("name a cgroup")(error.into()))?;
         // clone(2) without namespaces: only a process of this user namespace may remove the cgroup.
-        let Spawned { control, pidfd, .. } = images.spawn(Placement::Beside)?;
+        let SpawnedInit { control, pidfd, .. } = images.spawn(Placement::Beside)?;
         let reaper = Self {
             control: Some(control),
             left: Some(Unreaped::of(Arc::new(pidfd), ())),

@@ -9,14 +9,14 @@ use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{Gid, Uid, fchownat, geteuid};
 
 use crate::launch::supervisor::answer::{Answer, int, word};
-use crate::launch::supervisor::caller::{Caller, Failure};
+use crate::launch::supervisor::caller::{CallFailure, WaitingThread};
 use crate::plan::seccomp::table::SystemCall;
 use crate::sys::dirfd;
 use crate::sys::inode::{FileKind, kind};
 
 /// A call to carry out.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request {
+pub(crate) struct AttributeCall {
     file: Target,
     change: Change,
 }
@@ -40,12 +40,12 @@ enum Change {
 /// The flags that calls with a directory take.
 const FLAGS: i32 = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
 
-impl Request {
+impl AttributeCall {
     /// What a call asks for.
     ///
     /// # Errors
-    /// [`Failure::Unseen`] if it is another call.
-    pub(crate) fn of(call: &SystemCall) -> Result<Self, Failure> {
+    /// [`CallFailure::Unseen`] if it is another call.
+    pub(crate) fn of(call: &SystemCall) -> Result<Self, CallFailure> {
         let [first, second, third, fourth, fifth, _] = call.arguments;
         let path = |address, flags| Target::Path { base: libc::AT_FDCWD, address, flags };
         let at = |flags| Target::Path { base: int(first), address: second, flags };
@@ -62,7 +62,7 @@ impl Request {
             libc::SYS_lchown => (path(first, libc::AT_SYMLINK_NOFOLLOW), owner(second, third)),
             libc::SYS_fchown => (Target::Descriptor(int(first)), owner(second, third)),
             libc::SYS_fchownat => (at(int(fifth)), owner(third, fourth)),
-            _ => return Err(Failure::Unseen),
+            _ => return Err(CallFailure::Unseen),
         };
         Ok(Self { file, change })
     }
@@ -71,7 +71,7 @@ impl Request {
     ///
     /// # Errors
     /// What the call returns.
-    pub(crate) fn carry_out(self, caller: &Caller) -> Result<Answer, Failure> {
+    pub(crate) fn carry_out(self, caller: &WaitingThread) -> Result<Answer, CallFailure> {
         let held = self.file.find(caller)?;
         Ok(match self.change {
             Change::Mode(mode) => set_mode(&held, mode)?,
@@ -81,7 +81,7 @@ impl Request {
 }
 
 impl Target {
-    fn find(self, caller: &Caller) -> Result<OwnedFd, Failure> {
+    fn find(self, caller: &WaitingThread) -> Result<OwnedFd, CallFailure> {
         let (base, address, flags) = match self {
             Self::Descriptor(number) => {
                 let held = caller.descriptor(number)?;

@@ -28,7 +28,7 @@ const OWN_DESCRIPTORS: &[&str] = &["/proc/self/fd/", "/proc/thread-self/fd/", "/
 
 /// Why a call is not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum CallFailure {
     /// The call fails with this errno, as it would without a filter.
     Errno(Errno),
     /// This program cannot see what the caller means: the caller made itself undumpable, it is gone, /proc is
@@ -36,7 +36,7 @@ pub(crate) enum Failure {
     Unseen,
 }
 
-impl From<Errno> for Failure {
+impl From<Errno> for CallFailure {
     fn from(errno: Errno) -> Self {
         Self::Errno(errno)
     }
@@ -44,34 +44,34 @@ impl From<Errno> for Failure {
 
 /// A thread that waits.
 #[derive(Debug)]
-pub(crate) struct Caller {
+pub(crate) struct WaitingThread {
     /// Its directory in /proc. It stays that of this thread when the number belongs to another one.
     proc: OwnedFd,
 }
 
-impl Caller {
+impl WaitingThread {
     /// The thread that made this call.
-    pub(crate) fn of(listener: BorrowedFd<'_>, call: &libc::seccomp_notif) -> Result<Self, Failure> {
+    pub(crate) fn of(listener: BorrowedFd<'_>, call: &libc::seccomp_notif) -> Result<Self, CallFailure> {
         // Pid 0: the thread is not in the pid namespace of this program.
         if call.pid == 0 || !is_own_proc() {
-            return Err(Failure::Unseen);
+            return Err(CallFailure::Unseen);
         }
         let path = format!("/proc/{}", call.pid);
         let proc = openat(AT_FDCWD, path.as_str(), HELD | OFlag::O_DIRECTORY, Mode::empty());
-        let caller = Self { proc: proc.map_err(|_| Failure::Unseen)? };
+        let caller = Self { proc: proc.map_err(|_| CallFailure::Unseen)? };
         // If the call still waits, the number was its own when the directory was opened.
-        if sys::notification_is_valid(listener, call.id) { Ok(caller) } else { Err(Failure::Unseen) }
+        if sys::notification_is_valid(listener, call.id) { Ok(caller) } else { Err(CallFailure::Unseen) }
     }
 
-    fn open(&self, entry: &str, flags: OFlag) -> Result<OwnedFd, Failure> {
-        openat(&self.proc, entry, flags | OFlag::O_CLOEXEC, Mode::empty()).map_err(|_| Failure::Unseen)
+    fn open(&self, entry: &str, flags: OFlag) -> Result<OwnedFd, CallFailure> {
+        openat(&self.proc, entry, flags | OFlag::O_CLOEXEC, Mode::empty()).map_err(|_| CallFailure::Unseen)
     }
 
     /// The path at an address. It is read once, and may have another value in the caller's memory afterwards.
     ///
     /// # Errors
     /// `EFAULT` if nothing is there; `ENAMETOOLONG`.
-    pub(crate) fn path(&self, address: u64) -> Result<PathBuf, Failure> {
+    pub(crate) fn path(&self, address: u64) -> Result<PathBuf, CallFailure> {
         Ok(path_at(&self.open("mem", OFlag::O_RDONLY)?.into(), address)?)
     }
 
@@ -79,7 +79,7 @@ impl Caller {
     ///
     /// # Errors
     /// `EFAULT` if nothing is there.
-    pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Failure> {
+    pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), CallFailure> {
         let memory = File::from(self.open("mem", OFlag::O_RDONLY)?);
         memory.read_exact_at(bytes, address).map_err(|_| Errno::EFAULT.into())
     }
@@ -98,19 +98,19 @@ impl Caller {
     ///
     /// # Errors
     /// `EBADF` if it is not open.
-    pub(crate) fn descriptor(&self, number: i32) -> Result<OwnedFd, Failure> {
+    pub(crate) fn descriptor(&self, number: i32) -> Result<OwnedFd, CallFailure> {
         match openat(&self.proc, format!("fd/{number}").as_str(), HELD, Mode::empty()) {
             Err(Errno::ENOENT) => Err(Errno::EBADF.into()),
-            held => held.map_err(|_| Failure::Unseen),
+            held => held.map_err(|_| CallFailure::Unseen),
         }
     }
 
     /// Whether a descriptor only holds a file (`O_PATH`): calls that change the file by it fail. The mode of
     /// its link in proc(5) says whether it can read or write; its fdinfo may be as long as the caller likes.
-    pub(crate) fn only_holds(&self, number: i32) -> Result<bool, Failure> {
+    pub(crate) fn only_holds(&self, number: i32) -> Result<bool, CallFailure> {
         let link = format!("fd/{number}");
-        let link =
-            fstatat(&self.proc, link.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).map_err(|_| Failure::Unseen)?;
+        let link = fstatat(&self.proc, link.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW)
+            .map_err(|_| CallFailure::Unseen)?;
         Ok(link.st_mode & (libc::S_IRUSR | libc::S_IWUSR) == 0)
     }
 
@@ -126,32 +126,29 @@ impl Caller {
     ///
     /// # Errors
     /// Those of openat2(2).
-    pub(crate) fn find(&self, base: i32, path: &Path, follows: bool) -> Result<OwnedFd, Failure> {
+    pub(crate) fn find(&self, base: i32, path: &Path, follows: bool) -> Result<OwnedFd, CallFailure> {
         if path.as_os_str().is_empty() {
             return Err(Errno::ENOENT.into());
         }
         if let Some(number) = descriptor_of(path).filter(|_| follows) {
             return self.descriptor(number).map_err(|failure| match failure {
-                Failure::Errno(Errno::EBADF) => Errno::ENOENT.into(),
+                CallFailure::Errno(Errno::EBADF) => Errno::ENOENT.into(),
                 failure => failure,
             });
         }
-        let start = match path.is_absolute() {
-            true => self.root()?,
-            false => self.base(base)?,
-        };
+        let start = if path.is_absolute() { self.root()? } else { self.base(base)? };
         let without = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         // Without links, a path cannot leave the mounts of the caller: `..` of their root is that root.
         match open(&start, below(path), OFlag::O_NOFOLLOW, without) {
             Ok(held) if follows && is_link(&held)? => self.find_over_links(&start, path, follows),
-            Err(Failure::Errno(Errno::ELOOP)) => self.find_over_links(&start, path, follows),
+            Err(CallFailure::Errno(Errno::ELOOP)) => self.find_over_links(&start, path, follows),
             found => found,
         }
     }
 
     /// Links are followed from the caller's root; from here, an absolute one would lead to the files of the
     /// host.
-    fn find_over_links(&self, start: &OwnedFd, path: &Path, follows: bool) -> Result<OwnedFd, Failure> {
+    fn find_over_links(&self, start: &OwnedFd, path: &Path, follows: bool) -> Result<OwnedFd, CallFailure> {
         let root = self.root()?;
         let within = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         let path = if path.is_absolute() {
@@ -169,20 +166,25 @@ impl Caller {
     }
 
     /// The directory where a relative path starts.
-    pub(crate) fn base(&self, number: i32) -> Result<OwnedFd, Failure> {
+    pub(crate) fn base(&self, number: i32) -> Result<OwnedFd, CallFailure> {
         if number == libc::AT_FDCWD { self.open("cwd", HELD) } else { self.descriptor(number) }
     }
 
-    fn root(&self) -> Result<OwnedFd, Failure> {
+    fn root(&self) -> Result<OwnedFd, CallFailure> {
         self.open("root", HELD | OFlag::O_DIRECTORY)
     }
 }
 
 /// openat2(2) that holds a file.
-fn open(directory: &OwnedFd, path: &Path, flags: OFlag, resolve: ResolveFlag) -> Result<OwnedFd, Failure> {
+fn open(
+    directory: &OwnedFd,
+    path: &Path,
+    flags: OFlag,
+    resolve: ResolveFlag,
+) -> Result<OwnedFd, CallFailure> {
     match dirfd::open(directory, path, OpenHow::new().flags(HELD | flags).resolve(resolve)) {
         // A filter around this program may hide the call.
-        Err(Errno::ENOSYS | Errno::EPERM) => Err(Failure::Unseen),
+        Err(Errno::ENOSYS | Errno::EPERM) => Err(CallFailure::Unseen),
         held => Ok(held?),
     }
 }

@@ -16,7 +16,7 @@ use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 
 use crate::launch::supervisor::answer::int;
-use crate::launch::supervisor::caller::{Caller, Failure};
+use crate::launch::supervisor::caller::{CallFailure, WaitingThread};
 use crate::plan::seccomp::observed::{Act, OBSERVED, PathCall};
 use crate::sys;
 use crate::sys::inode::{FileKind, kind};
@@ -82,7 +82,7 @@ pub(crate) enum Seen {
 
 /// What a call does, as far as it counts. This looks paths up, which waits for a file system that hangs. So
 /// nobody may hold a lock meanwhile.
-pub(crate) fn seen(caller: &Caller, call: &libc::seccomp_notif, view: &View) -> Vec<Seen> {
+pub(crate) fn seen(caller: &WaitingThread, call: &libc::seccomp_notif, view: &View) -> Vec<Seen> {
     let argument = |index: usize| call.data.args.get(index).copied().unwrap_or_default();
     let see = |PathCall { directory, path, act, .. }: &PathCall| {
         if let Act::Connect(length) = *act {
@@ -157,7 +157,7 @@ impl End {
 
 /// A call with a path.
 struct Attempt<'a> {
-    caller: &'a Caller,
+    caller: &'a WaitingThread,
     base: i32,
     path: &'a Path,
     /// Those of open(2).
@@ -165,12 +165,12 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    fn look(&self, follows: bool) -> Result<OwnedFd, Failure> {
+    fn look(&self, follows: bool) -> Result<OwnedFd, CallFailure> {
         self.find(self.path, follows)
     }
 
     /// `/proc/self` is another process for this thread. Only the mount counts, and it is that of `/proc`.
-    fn find(&self, path: &Path, follows: bool) -> Result<OwnedFd, Failure> {
+    fn find(&self, path: &Path, follows: bool) -> Result<OwnedFd, CallFailure> {
         let own = ["/proc/self", "/proc/thread-self"].iter().find_map(|own| path.strip_prefix(own).ok());
         match own.filter(|rest| !rest.starts_with("fd")) {
             Some(rest) => self.caller.find(self.base, &Path::new("/proc").join(rest), follows),
@@ -221,7 +221,7 @@ impl Attempt<'_> {
     }
 
     fn is_missing(&self) -> bool {
-        matches!(self.look(false), Err(Failure::Errno(Errno::ENOENT)))
+        matches!(self.look(false), Err(CallFailure::Errno(Errno::ENOENT)))
     }
 
     fn open(&self) -> Option<End> {
@@ -230,7 +230,7 @@ impl Attempt<'_> {
         match self.look(!self.flags.contains(OFlag::O_NOFOLLOW)) {
             Ok(_) if makes && self.flags.contains(OFlag::O_EXCL) => None,
             Ok(held) if writes && is_read_only(&held) => End::refused(Errno::EROFS),
-            Err(Failure::Errno(Errno::ENOENT)) if makes => self.make(),
+            Err(CallFailure::Errno(Errno::ENOENT)) if makes => self.make(),
             looked => found(looked, writes),
         }
     }
@@ -239,7 +239,7 @@ impl Attempt<'_> {
     fn make(&self) -> Option<End> {
         match self.directory() {
             Ok(directory) if is_read_only(&directory) => End::refused(Errno::EROFS),
-            Err(Failure::Errno(Errno::ENOENT)) => End::missing(true),
+            Err(CallFailure::Errno(Errno::ENOENT)) => End::missing(true),
             _ => None,
         }
     }
@@ -262,7 +262,7 @@ impl Attempt<'_> {
         if act == Act::Rename && is_directory && is_overlay { End::refused(Errno::EXDEV) } else { None }
     }
 
-    fn directory(&self) -> Result<OwnedFd, Failure> {
+    fn directory(&self) -> Result<OwnedFd, CallFailure> {
         match self.path.parent() {
             Some(parent) if parent.as_os_str().is_empty() => self.find(Path::new("."), true),
             Some(parent) => self.find(parent, true),
@@ -271,10 +271,10 @@ impl Attempt<'_> {
     }
 }
 
-fn found(looked: Result<OwnedFd, Failure>, writes: bool) -> Option<End> {
+fn found(looked: Result<OwnedFd, CallFailure>, writes: bool) -> Option<End> {
     match looked {
         Ok(_) => Some(End::Found),
-        Err(Failure::Errno(Errno::ENOENT)) => End::missing(writes),
+        Err(CallFailure::Errno(Errno::ENOENT)) => End::missing(writes),
         Err(_) => None,
     }
 }
@@ -287,7 +287,7 @@ fn is_read_only(held: &OwnedFd) -> bool {
 }
 
 /// A socket address of the internet in the caller's memory.
-fn address_at(caller: &Caller, address: u64, length: u64) -> Option<SocketAddr> {
+fn address_at(caller: &WaitingThread, address: u64, length: u64) -> Option<SocketAddr> {
     let mut bytes = [0; size_of::<libc::sockaddr_in6>()];
     let length = usize::try_from(length).ok()?.min(bytes.len());
     caller.read(address, bytes.get_mut(..length)?).ok()?;

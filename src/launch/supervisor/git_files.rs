@@ -19,7 +19,7 @@ use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::launch::supervisor::answer::{Answer, errno, int, word};
-use crate::launch::supervisor::caller::Caller;
+use crate::launch::supervisor::caller::WaitingThread;
 use crate::plan::seccomp::table::SystemCall;
 use crate::protect::git::around::{FILES, RENAMES};
 use crate::sys;
@@ -56,7 +56,7 @@ impl GitFiles {
         call: &libc::seccomp_notif,
         asked: &SystemCall,
     ) -> Option<Answer> {
-        let caller = Caller::of(listener, call).ok()?;
+        let caller = WaitingThread::of(listener, call).ok()?;
         let [first, second, third, fourth, ..] = asked.arguments;
         let plain = |address| self.name(&caller, libc::AT_FDCWD, address, FILES);
         let made = match i64::from(asked.number) {
@@ -84,7 +84,13 @@ impl GitFiles {
 
     /// Which of `names` is at an address, if it is in the repository, and the caller may write refs there: a
     /// command can be granted less than others.
-    fn name<'n>(&self, caller: &Caller, base: i32, address: u64, names: &[&'n str]) -> Option<&'n str> {
+    fn name<'n>(
+        &self,
+        caller: &WaitingThread,
+        base: i32,
+        address: u64,
+        names: &[&'n str],
+    ) -> Option<&'n str> {
         let path = caller.path(address).ok()?;
         let bytes = path.as_os_str().as_bytes();
         let start = bytes.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
@@ -104,7 +110,7 @@ impl GitFiles {
     /// Makes a new file, and gives it to the caller. `give` returns the number of the descriptor there.
     fn create(
         &self,
-        caller: &Caller,
+        caller: &WaitingThread,
         file: New<'_>,
         give: impl FnOnce(&OwnedFd) -> io::Result<i32>,
     ) -> Option<Answer> {

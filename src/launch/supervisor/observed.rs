@@ -13,7 +13,7 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::fstat;
 
 use crate::launch::supervisor::answer::int;
-use crate::launch::supervisor::caller::{Caller, is_own_proc};
+use crate::launch::supervisor::caller::{WaitingThread, is_own_proc};
 use crate::launch::supervisor::refused::caller_name;
 use crate::plan::seccomp::observed::{Act, OBSERVED, PathCall};
 use crate::report::observed::{Observed, ObservedPath};
@@ -111,14 +111,11 @@ impl Recorder {
             *OBSERVED.iter().find(|it| it.number == i64::from(call.data.nr))?;
         let argument = |index: usize| call.data.args.get(index).copied();
         let is_use = matches!(act, Act::Open(_) | Act::Create | Act::Execute | Act::Enter | Act::Look);
-        let caller = Caller::of(listener, call).ok().filter(|_| is_use)?;
+        let caller = WaitingThread::of(listener, call).ok().filter(|_| is_use)?;
         // An empty path is about a descriptor.
         let name = caller.path(argument(path)?).ok().filter(|path| !path.as_os_str().is_empty())?;
         let base = directory.map_or(Some(libc::AT_FDCWD), |index| Some(int(argument(index)?)))?;
-        let path = match name.is_absolute() {
-            true => name,
-            false => caller.directory_path(base)?.join(name),
-        };
+        let path = if name.is_absolute() { name } else { caller.directory_path(base)?.join(name) };
         let flags = match act {
             Act::Open(index) => int(argument(index)?),
             _ => 0,

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use syscalls::Sysno;
 
-use crate::launch::supervisor::caller::{Caller, is_own_proc};
+use crate::launch::supervisor::caller::{WaitingThread, is_own_proc};
 use crate::launch::supervisor::failed_uses::{self, FailedUses};
+use crate::plan::seccomp::table::Argument;
 use crate::report::denial::{Basis, Denial, clean};
 use crate::report::enforcement::Protection;
 use crate::sys;
@@ -23,8 +24,8 @@ const MOST: usize = 32;
 pub(crate) struct RefusedCall {
     /// The errno that the call returns; 0 if it seems to be done.
     pub(crate) errno: i32,
-    /// The arguments that it depends on, by index; empty if it depends on none.
-    pub(crate) because: Vec<(u8, u64)>,
+    /// The arguments that it depends on; empty if it depends on none.
+    pub(crate) because: Vec<Argument>,
 }
 
 /// What was refused to one command so far.
@@ -38,7 +39,7 @@ pub(crate) struct Refusals {
 #[derive(Debug, Default)]
 struct Log {
     /// By number and the arguments that the filter refused.
-    calls: BTreeMap<(u32, Vec<(u8, u64)>), Entry>,
+    calls: BTreeMap<(u32, Vec<Argument>), Entry>,
     /// How many refusals are not in `calls`.
     others: u64,
 }
@@ -65,7 +66,7 @@ impl Refusals {
 
     /// Adds a call that goes on, if the sandbox makes it fail.
     pub(crate) fn add_use(&self, listener: BorrowedFd<'_>, call: &libc::seccomp_notif) {
-        let Ok(caller) = Caller::of(listener, call) else { return };
+        let Ok(caller) = WaitingThread::of(listener, call) else { return };
         // A look-up may hang, and the end of the command takes the lock.
         for seen in failed_uses::seen(&caller, call, &self.view) {
             locked(&self.uses).add(seen);
@@ -99,7 +100,7 @@ impl Refusals {
 }
 
 impl Entry {
-    fn denial(&self, number: u32, because: &[(u8, u64)]) -> Denial {
+    fn denial(&self, number: u32, because: &[Argument]) -> Denial {
         let times = if self.count == 1 { String::new() } else { format!(", {} times", self.count) };
         let caller = self.caller.as_ref().map(|name| format!(", first to '{name}'")).unwrap_or_default();
         let subject = subject(number, because);
@@ -183,9 +184,9 @@ pub(crate) fn name(number: u32) -> String {
 }
 
 /// The call and its refused arguments.
-pub(crate) fn subject(number: u32, because: &[(u8, u64)]) -> String {
+pub(crate) fn subject(number: u32, because: &[Argument]) -> String {
     let name = name(number);
-    let words: Vec<String> = because.iter().map(|(index, value)| argument(&name, *index, *value)).collect();
+    let words: Vec<String> = because.iter().map(|it| argument(&name, it.index, it.value)).collect();
     if words.is_empty() { name } else { format!("{name}({})", words.join(", ")) }
 }
 
@@ -195,7 +196,7 @@ pub(crate) fn is_probe(number: u32, refused: &RefusedCall) -> bool {
     let is = |call: libc::c_long| i64::from(number) == call;
     let mptcp = u64::from(libc::IPPROTO_MPTCP.unsigned_abs());
     is(libc::SYS_io_uring_setup)
-        || (is(libc::SYS_socket) && refused.because.contains(&(2, mptcp)))
+        || (is(libc::SYS_socket) && refused.because.contains(&Argument { index: 2, value: mptcp }))
         || refused.errno == libc::EOPNOTSUPP
 }
 
@@ -263,6 +264,8 @@ mod calls_tests {
             (libc::SYS_chown, vec![(2, 33)], "chown(group 33)"),
             (libc::SYS_ioctl, vec![(1, 0x5412)], "ioctl(0x5412)"),
         ] {
+            let because: Vec<_> =
+                because.into_iter().map(|(index, value)| Argument { index, value }).collect();
             assert_eq!(subject(number(call), &because), expected);
         }
         assert_eq!(name(100_000), "system call 100000");
@@ -275,7 +278,7 @@ mod tests {
     use super::*;
 
     fn refused(argument: u64) -> RefusedCall {
-        RefusedCall { errno: libc::EPERM, because: vec![(0, argument)] }
+        RefusedCall { errno: libc::EPERM, because: vec![Argument { index: 0, value: argument }] }
     }
 
     #[test]

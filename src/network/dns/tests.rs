@@ -11,12 +11,12 @@ use super::*;
 const GIVEN: Ipv4Addr = Ipv4Addr::new(127, 1, 0, 1);
 
 /// Knows `crates.io` and names below `example.com`. For `busy.example.com` the table is full.
-fn lookup(name: &Name) -> Answer {
+fn lookup(name: &DnsName) -> DnsAnswer {
     match name.as_str() {
-        "busy.example.com" => Answer::Busy,
-        "crates.io" => Answer::Address(GIVEN),
-        other if other.ends_with(".example.com") => Answer::Address(GIVEN),
-        _ => Answer::NoSuchName,
+        "busy.example.com" => DnsAnswer::Busy,
+        "crates.io" => DnsAnswer::Address(GIVEN),
+        other if other.ends_with(".example.com") => DnsAnswer::Address(GIVEN),
+        _ => DnsAnswer::NoSuchName,
     }
 }
 
@@ -135,7 +135,7 @@ fn names_are_asked_for_in_their_form_and_answered_in_the_clients() {
         lookup(name)
     });
     let reply = reply.expect("an answer");
-    assert_eq!(asked.into_inner(), Name::parse("crates.io").ok());
+    assert_eq!(asked.into_inner(), DnsName::parse("crates.io").ok());
     // The answer repeats the question byte for byte: some clients vary the case and compare it.
     assert_eq!(reply[12..bytes.len()], bytes[12..]);
     let message = Message::from_vec(&reply).expect("an answer that parses");

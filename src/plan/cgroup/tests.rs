@@ -160,7 +160,7 @@ fn groups_of(
     plan(&policy, &Host::detect(), place, kind, disks.to_vec())
 }
 
-fn contents(settings: &[Setting]) -> Vec<String> {
+fn contents(settings: &[CgroupSetting]) -> Vec<String> {
     settings.iter().map(|setting| format!("{} {}", setting.file, setting.value)).collect()
 }
 

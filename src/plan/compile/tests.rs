@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use crate::host::caller::Caller;
 use crate::host::fixtures::host;
 use crate::host::{Host, Version, fixtures};
+use crate::plan::PlannedStep;
 use crate::plan::compile::{Compiled, begin, compile};
 use crate::policy::Policy;
 use crate::policy::mount::Mount;
@@ -231,8 +232,8 @@ fn sockets_of_the_proxy_are_in_the_first_message() {
         let compiled = compiled(policy, &host(), home.path()).expect("compiles");
         assert!(compiled.steps.namespaces.bytes.len() + 64 < LONGEST_ROLE);
         let listen = |index| match compiled.steps.namespaces.step(index) {
-            Some((_, Step::Listen { kind, port, .. })) => Some(Some((kind, port))),
-            Some((_, Step::ListenEverywhere { port })) => Some(Some((1, port))),
+            Some(PlannedStep { step: Step::Listen { kind, port, .. }, .. }) => Some(Some((kind, port))),
+            Some(PlannedStep { step: Step::ListenEverywhere { port }, .. }) => Some(Some((1, port))),
             Some(_) => Some(None),
             None => None,
         };
@@ -279,9 +280,7 @@ fn ports_of_the_host_are_restricted_by_landlock_or_refused() {
         let compiled = compiled(&policy, &Host { landlock_abi: abi, ..host() }, home.path())?;
         let ports: Vec<u64> = (0..)
             .map_while(|index| compiled.steps.walls.step(index))
-            .filter_map(
-                |(_, step)| if let Step::LandlockPort { port, .. } = step { Some(port) } else { None },
-            )
+            .filter_map(|it| if let Step::LandlockPort { port, .. } = it.step { Some(port) } else { None })
             .collect();
         Ok::<_, Error>((ports, compiled.enforcement.get(Protection::LandlockNetwork).cloned()))
     };
@@ -315,8 +314,8 @@ fn port_rules_need_seccomp() {
     assert_eq!(of_filters(&policy), [true]);
     // A filter that the kernel refuses counts like one that it lacks.
     let mut enforcement = compiled(&policy, &host(), home.path()).expect("compiles").enforcement;
-    let step = Step::Seccomp { program: &[] };
-    crate::launch::prepared::step_skipped(Some((Protection::Seccomp, step)), libc::EINVAL, &mut enforcement);
+    let filter = PlannedStep { protection: Protection::Seccomp, step: Step::Seccomp { program: &[] } };
+    crate::launch::prepared::step_skipped(Some(filter), libc::EINVAL, &mut enforcement);
     let entry = enforcement.get(Protection::LandlockNetwork).expect("there");
     assert_eq!(entry.state, State::Degraded, "{entry:?}");
     // An entry that is off stays off.

@@ -2,7 +2,7 @@
 
 use kennel_helper::plan::Step;
 
-use crate::host::cgroups::{Controller, Setting};
+use crate::host::cgroups::{CgroupSetting, Controller};
 use crate::plan::Section;
 use crate::plan::cgroup::CgroupPlan;
 use crate::plan::limits::{CPU_TIME, FILE_SIZE, MEMORY_BY_RLIMIT, NEEDS_CGROUP, OPEN_FILES, rlimit};
@@ -19,7 +19,7 @@ pub(crate) struct Tightened {
     /// All limits of the command.
     pub(crate) limits: Limits,
     /// Files of its cgroup.
-    pub(crate) settings: Vec<Setting>,
+    pub(crate) settings: Vec<CgroupSetting>,
     /// How its own limits are enforced, for the report.
     pub(crate) entries: Vec<Entry>,
 }

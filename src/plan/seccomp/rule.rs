@@ -3,9 +3,9 @@
 
 use libc::{c_int, c_long};
 
-pub(crate) const ALLOW: Verdict = Verdict::Allow;
+pub(crate) const ALLOW: FilterVerdict = FilterVerdict::Allow;
 
-pub(crate) const EPERM: Verdict = Verdict::refuse(libc::EPERM);
+pub(crate) const EPERM: FilterVerdict = FilterVerdict::refuse(libc::EPERM);
 
 pub(crate) const EXACT: u32 = u32::MAX;
 
@@ -18,7 +18,7 @@ pub(crate) const fn bits(int: c_int) -> u32 {
 
 /// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum FilterVerdict {
     /// The call is made.
     Allow,
     /// The call is not made and returns this errno.
@@ -27,26 +27,26 @@ pub(crate) enum Verdict {
     /// the program.
     Pretend,
     /// The supervisor outside makes the call in place of the command, if the question has that answer.
-    Ask(Question),
+    Ask(FilterQuestion),
     /// The kernel kills the whole process, as by SIGSYS.
     Kill,
 }
 
 /// What a filter cannot tell from the arguments of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Question {
+pub(crate) enum FilterQuestion {
     /// Whether the mode is for a directory.
     Mode,
     /// Whether the caller may give the file to that user and group.
     Owner,
 }
 
-impl Question {
+impl FilterQuestion {
     /// The verdict if there is no supervisor. Root cannot give files away in a sandbox, and many of its
     /// programs end if that fails, so root's calls are pretended.
-    pub(crate) const fn unanswered(self, is_root: bool) -> Verdict {
+    pub(crate) const fn unanswered(self, is_root: bool) -> FilterVerdict {
         match self {
-            Self::Owner if is_root => Verdict::Pretend,
+            Self::Owner if is_root => FilterVerdict::Pretend,
             Self::Mode | Self::Owner => EPERM,
         }
     }
@@ -55,7 +55,7 @@ impl Question {
 /// Marks a question in the value of a verdict. No errno is that large, so the kernel has no use for it.
 const QUESTION: u32 = 0x8000;
 
-impl Verdict {
+impl FilterVerdict {
     /// A refusal with one of libc's errno constants.
     pub(crate) const fn refuse(errno: c_int) -> Self {
         Self::Refuse(errno.cast_unsigned())
@@ -68,8 +68,8 @@ impl Verdict {
             Self::Allow => libc::SECCOMP_RET_ALLOW,
             Self::Refuse(errno) => libc::SECCOMP_RET_ERRNO | (errno & libc::SECCOMP_RET_DATA),
             Self::Pretend => libc::SECCOMP_RET_ERRNO,
-            Self::Ask(Question::Mode) => libc::SECCOMP_RET_ERRNO | QUESTION,
-            Self::Ask(Question::Owner) => libc::SECCOMP_RET_ERRNO | QUESTION | 1,
+            Self::Ask(FilterQuestion::Mode) => libc::SECCOMP_RET_ERRNO | QUESTION,
+            Self::Ask(FilterQuestion::Owner) => libc::SECCOMP_RET_ERRNO | QUESTION | 1,
             Self::Kill => libc::SECCOMP_RET_KILL_PROCESS,
         }
     }
@@ -116,14 +116,14 @@ pub(crate) enum Test {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clause {
     pub(crate) when: &'static [Test],
-    pub(crate) then: Verdict,
+    pub(crate) then: FilterVerdict,
 }
 
 /// A decision list: the first clause that holds gives the verdict; `otherwise`, if none does.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rule {
+pub(crate) struct SyscallRule {
     /// The system calls that take these arguments in this order.
     pub(crate) calls: &'static [c_long],
     pub(crate) clauses: &'static [Clause],
-    pub(crate) otherwise: Verdict,
+    pub(crate) otherwise: FilterVerdict,
 }

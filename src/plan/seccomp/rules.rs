@@ -9,7 +9,7 @@
 //! the caller and its children.
 
 use crate::plan::seccomp::rule::{
-    ALLOW, Clause, EPERM, EXACT, Question, Rule, Test, UNIX, Verdict, Word, bits,
+    ALLOW, Clause, EPERM, EXACT, FilterQuestion, FilterVerdict, SyscallRule, Test, UNIX, Word, bits,
 };
 use crate::plan::seccomp::sockets;
 
@@ -40,8 +40,8 @@ const PLAIN_UNSHARE: u32 = bits(
 /// user who runs it outside. On a directory, S_ISGID gives its group to new entries, which is harmless; the
 /// supervisor tells the two apart.
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
-const ASK_MODE: Verdict = Verdict::Ask(Question::Mode);
-const ASK_OWNER: Verdict = Verdict::Ask(Question::Owner);
+const ASK_MODE: FilterVerdict = FilterVerdict::Ask(FilterQuestion::Mode);
+const ASK_OWNER: FilterVerdict = FilterVerdict::Ask(FilterQuestion::Owner);
 
 /// The caller's own user and group. [`program`](crate::plan::seccomp::program) writes the numbers in their
 /// place.
@@ -63,10 +63,10 @@ const DEVICES: &[u32] = &[libc::S_IFCHR, libc::S_IFBLK];
 /// sysctl net.ipv4.tcp_fastopen = 0: programs then connect first. The option TCP_FASTOPEN_CONNECT goes
 /// through connect(2), which Landlock checks.
 const FAST_OPEN: u32 = bits(libc::MSG_FASTOPEN);
-const NO_FAST_OPEN: Verdict = Verdict::refuse(libc::EOPNOTSUPP);
+const NO_FAST_OPEN: FilterVerdict = FilterVerdict::refuse(libc::EOPNOTSUPP);
 
 /// What a user gets who may not make a queue.
-const NO_QUEUES: Verdict = Verdict::refuse(libc::EACCES);
+const NO_QUEUES: FilterVerdict = FilterVerdict::refuse(libc::EACCES);
 
 /// Execution domains that change no protection: Linux, PER_LINUX32 (0x8), both with UNAME26,
 /// ADDR_NO_RANDOMIZE (for debuggers; it weakens only the caller's own children), and 0xffff_ffff, which asks
@@ -96,13 +96,13 @@ const IO_PRIORITY_OF_USER: &[u32] = &[3];
 
 /// All rules. A system call is in at most one of them, and then in no list of `syscalls`; `table` checks that
 /// at build time.
-pub(crate) const RULES: &[Rule] = &[
-    Rule {
+pub(crate) const RULES: &[SyscallRule] = &[
+    SyscallRule {
         calls: &[libc::SYS_clone],
         clauses: &[Clause { when: &[Test::AnyBit(Word::Low(0), NAMESPACES)], then: EPERM }],
         otherwise: ALLOW,
     },
-    Rule {
+    SyscallRule {
         calls: &[libc::SYS_unshare],
         clauses: &[
             Clause { when: &[Test::AnyBit(Word::Low(0), !PLAIN_UNSHARE)], then: EPERM },
@@ -110,35 +110,39 @@ pub(crate) const RULES: &[Rule] = &[
         ],
         otherwise: ALLOW,
     },
-    Rule { calls: &[libc::SYS_ioctl], clauses: REQUESTS, otherwise: ALLOW },
-    Rule {
+    SyscallRule { calls: &[libc::SYS_ioctl], clauses: REQUESTS, otherwise: ALLOW },
+    SyscallRule {
         calls: &[libc::SYS_fcntl],
         clauses: &[Clause { when: &[Test::OneOf(Word::Low(1), EXACT, LEASES)], then: EPERM }],
         otherwise: ALLOW,
     },
     // One rule for both: a program that may not set an option has no need to read it.
-    Rule {
+    SyscallRule {
         calls: &[libc::SYS_setsockopt, libc::SYS_getsockopt],
         clauses: sockets::OPTIONS,
         otherwise: ALLOW,
     },
-    Rule { calls: &[libc::SYS_socket, libc::SYS_socketpair], clauses: sockets::SOCKET, otherwise: ALLOW },
-    Rule {
+    SyscallRule {
+        calls: &[libc::SYS_socket, libc::SYS_socketpair],
+        clauses: sockets::SOCKET,
+        otherwise: ALLOW,
+    },
+    SyscallRule {
         calls: &[libc::SYS_sendmsg],
         clauses: &[Clause { when: &[Test::AnyBit(Word::Low(2), FAST_OPEN)], then: NO_FAST_OPEN }],
         otherwise: ALLOW,
     },
-    Rule {
+    SyscallRule {
         calls: &[libc::SYS_sendto, libc::SYS_sendmmsg],
         clauses: &[Clause { when: &[Test::AnyBit(Word::Low(3), FAST_OPEN)], then: NO_FAST_OPEN }],
         otherwise: ALLOW,
     },
-    Rule {
+    SyscallRule {
         calls: &[libc::SYS_personality],
         clauses: &[Clause { when: &[Test::NoneOf(Word::Low(0), EXACT, PERSONALITIES)], then: EPERM }],
         otherwise: ALLOW,
     },
-    Rule {
+    SyscallRule {
         calls: &[libc::SYS_open],
         clauses: &[Clause {
             when: &[Test::AnyBit(Word::Low(1), CREATES), Test::AnyBit(Word::Low(2), SET_ID)],
@@ -146,7 +150,7 @@ pub(crate) const RULES: &[Rule] = &[
         }],
         otherwise: ALLOW,
     },
-    Rule {
+    SyscallRule {
         calls: &[libc::SYS_openat],
         clauses: &[Clause {
             when: &[Test::AnyBit(Word::Low(2), CREATES), Test::AnyBit(Word::Low(3), SET_ID)],
@@ -154,12 +158,12 @@ pub(crate) const RULES: &[Rule] = &[
         }],
         otherwise: ALLOW,
     },
-    Rule {
+    SyscallRule {
         calls: &[libc::SYS_creat],
         clauses: &[Clause { when: &[Test::AnyBit(Word::Low(1), SET_ID)], then: EPERM }],
         otherwise: ALLOW,
     },
-    Rule {
+    SyscallRule {
         calls: &[libc::SYS_chmod, libc::SYS_fchmod],
         clauses: &[
             Clause { when: &[Test::AnyBit(Word::Low(1), libc::S_ISUID)], then: EPERM },
@@ -167,7 +171,7 @@ pub(crate) const RULES: &[Rule] = &[
         ],
         otherwise: ALLOW,
     },
-    Rule {
+    SyscallRule {
         calls: &[libc::SYS_fchmodat, libc::SYS_fchmodat2],
         clauses: &[
             Clause { when: &[Test::AnyBit(Word::Low(2), libc::S_ISUID)], then: EPERM },
@@ -176,7 +180,7 @@ pub(crate) const RULES: &[Rule] = &[
         otherwise: ALLOW,
     },
     // Ids that the user namespace does not map: inside, the kernel would answer EINVAL.
-    Rule {
+    SyscallRule {
         calls: &[libc::SYS_chown, libc::SYS_lchown, libc::SYS_fchown],
         clauses: &[
             Clause { when: &[Test::NoneOf(Word::Low(1), EXACT, USERS)], then: ASK_OWNER },
@@ -184,7 +188,7 @@ pub(crate) const RULES: &[Rule] = &[
         ],
         otherwise: ALLOW,
     },
-    Rule {
+    SyscallRule {
         calls: &[libc::SYS_fchownat],
         clauses: &[
             Clause { when: &[Test::NoneOf(Word::Low(2), EXACT, USERS)], then: ASK_OWNER },
@@ -192,7 +196,7 @@ pub(crate) const RULES: &[Rule] = &[
         ],
         otherwise: ALLOW,
     },
-    Rule {
+    SyscallRule {
         calls: &[libc::SYS_mknod],
         clauses: &[
             Clause { when: &[Test::AnyBit(Word::Low(1), SET_ID)], then: EPERM },
@@ -200,7 +204,7 @@ pub(crate) const RULES: &[Rule] = &[
         ],
         otherwise: ALLOW,
     },
-    Rule {
+    SyscallRule {
         calls: &[libc::SYS_mknodat],
         clauses: &[
             Clause { when: &[Test::AnyBit(Word::Low(2), SET_ID)], then: EPERM },
@@ -210,20 +214,20 @@ pub(crate) const RULES: &[Rule] = &[
     },
     // Landlock denies to open a queue, because the kernel keeps queues in a mount of its own that no rule can
     // name. Here `explain` sees it. Without O_CREAT there is no queue to open.
-    Rule {
+    SyscallRule {
         calls: &[libc::SYS_mq_open],
         clauses: &[Clause { when: &[Test::AnyBit(Word::Low(1), bits(libc::O_CREAT))], then: NO_QUEUES }],
         otherwise: ALLOW,
     },
     // A limit can only be lowered; those that Kennel keeps not even that.
-    Rule {
+    SyscallRule {
         calls: &[libc::SYS_setrlimit],
-        clauses: &[Clause { when: &[Test::OneOf(Word::Low(0), EXACT, KEPT)], then: Verdict::Pretend }],
+        clauses: &[Clause { when: &[Test::OneOf(Word::Low(0), EXACT, KEPT)], then: FilterVerdict::Pretend }],
         otherwise: ALLOW,
     },
-    Rule { calls: &[libc::SYS_prlimit64], clauses: LIMIT, otherwise: ALLOW },
+    SyscallRule { calls: &[libc::SYS_prlimit64], clauses: LIMIT, otherwise: ALLOW },
     // Init is a process of the same user. Its limits and priorities must stay out of reach.
-    Rule {
+    SyscallRule {
         calls: &[
             libc::SYS_sched_setparam,
             libc::SYS_sched_setscheduler,
@@ -233,7 +237,7 @@ pub(crate) const RULES: &[Rule] = &[
         clauses: &[Clause { when: &[Test::OneOf(Word::Low(0), EXACT, INIT)], then: EPERM }],
         otherwise: ALLOW,
     },
-    Rule {
+    SyscallRule {
         calls: &[libc::SYS_setpriority],
         clauses: &[
             Clause { when: &[Test::OneOf(Word::Low(1), EXACT, INIT)], then: EPERM },
@@ -241,7 +245,7 @@ pub(crate) const RULES: &[Rule] = &[
         ],
         otherwise: ALLOW,
     },
-    Rule {
+    SyscallRule {
         calls: &[libc::SYS_ioprio_set],
         clauses: &[
             Clause { when: &[Test::OneOf(Word::Low(1), EXACT, INIT)], then: EPERM },
@@ -250,7 +254,7 @@ pub(crate) const RULES: &[Rule] = &[
         otherwise: ALLOW,
     },
     // RENAME_WHITEOUT leaves a character device (0:0) behind; since Linux 5.8 it needs no capability.
-    Rule {
+    SyscallRule {
         calls: &[libc::SYS_renameat2],
         clauses: &[Clause { when: &[Test::AnyBit(Word::Low(4), libc::RENAME_WHITEOUT)], then: EPERM }],
         otherwise: ALLOW,
@@ -275,16 +279,16 @@ const LIMIT: &[Clause] = &[
             Test::OneOf(Word::Low(3), EXACT, NULL),
             Test::OneOf(Word::High(3), EXACT, NULL),
         ],
-        then: Verdict::Pretend,
+        then: FilterVerdict::Pretend,
     },
     Clause { when: &[Test::OneOf(Word::Low(1), EXACT, KEPT)], then: EPERM },
 ];
 
 /// The rules of a bridge: Unix sockets and no others.
-pub(crate) const BRIDGE: &[Rule] = &[Rule {
+pub(crate) const BRIDGE: &[SyscallRule] = &[SyscallRule {
     calls: &[libc::SYS_socket],
     clauses: &[Clause { when: &[Test::OneOf(Word::Low(0), EXACT, UNIX)], then: ALLOW }],
-    otherwise: Verdict::Kill,
+    otherwise: FilterVerdict::Kill,
 }];
 
 // The rule of ioctl(2): which requests are refused.
@@ -355,7 +359,10 @@ pub(crate) const REQUESTS: &[Clause] = &[
     Clause { when: &[Test::OneOf(Word::Low(1), EXACT, NETWORK_SETTINGS)], then: EPERM },
     Clause { when: &[Test::OneOf(Word::Low(1), !0xf, SETTINGS_BY_SIXTEEN)], then: EPERM },
     Clause { when: &[Test::OneOf(Word::Low(1), PAGE | 1, WIRELESS_SETTINGS)], then: EPERM },
-    Clause { when: &[Test::OneOf(Word::Low(1), EXACT, ETHTOOL)], then: Verdict::refuse(libc::EOPNOTSUPP) },
+    Clause {
+        when: &[Test::OneOf(Word::Low(1), EXACT, ETHTOOL)],
+        then: FilterVerdict::refuse(libc::EOPNOTSUPP),
+    },
 ];
 
 /// An ioctl request: libc has it as `unsigned long`, the kernel reads it as `unsigned int`.

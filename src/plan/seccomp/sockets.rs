@@ -1,6 +1,6 @@
 //! The rules of sockets: which kinds a command can make, and which options it can set.
 
-use crate::plan::seccomp::rule::{ALLOW, Clause, EPERM, EXACT, Test, UNIX, Verdict, Word, bits};
+use crate::plan::seccomp::rule::{ALLOW, Clause, EPERM, EXACT, FilterVerdict, Test, UNIX, Word, bits};
 
 const NETLINK: &[u32] = &[bits(libc::AF_NETLINK)];
 const ROUTE: &[u32] = &[bits(libc::NETLINK_ROUTE)];
@@ -34,16 +34,16 @@ pub(crate) const SOCKET: &[Clause] = &[
     },
     Clause {
         when: &[Test::NoneOf(Word::Low(0), EXACT, INTERNET)],
-        then: Verdict::refuse(libc::EAFNOSUPPORT),
+        then: FilterVerdict::refuse(libc::EAFNOSUPPORT),
     },
     Clause {
         when: &[Test::NoneOf(Word::Low(1), SOCKET_TYPE, SOCKET_TYPES)],
-        then: Verdict::refuse(libc::ESOCKTNOSUPPORT),
+        then: FilterVerdict::refuse(libc::ESOCKTNOSUPPORT),
     },
     Clause { when: &[Test::OneOf(Word::Low(1), SOCKET_TYPE, RAW)], then: EPERM },
     Clause {
         when: &[Test::NoneOf(Word::Low(2), EXACT, PROTOCOLS)],
-        then: Verdict::refuse(libc::EPROTONOSUPPORT),
+        then: FilterVerdict::refuse(libc::EPROTONOSUPPORT),
     },
 ];
 
@@ -89,7 +89,7 @@ pub(crate) const OPTIONS: &[Clause] = &[
     },
     Clause {
         when: &[Test::OneOf(Word::Low(1), EXACT, LEVEL_TCP), Test::OneOf(Word::Low(2), EXACT, ULP)],
-        then: Verdict::refuse(libc::ENOENT),
+        then: FilterVerdict::refuse(libc::ENOENT),
     },
     Clause {
         when: &[

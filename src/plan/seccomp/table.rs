@@ -3,7 +3,7 @@
 
 use libc::c_long;
 
-use crate::plan::seccomp::rule::{Clause, Rule, Test, Verdict, Word};
+use crate::plan::seccomp::rule::{Clause, FilterVerdict, SyscallRule, Test, Word};
 use crate::plan::seccomp::rules::RULES;
 use crate::plan::seccomp::syscalls;
 
@@ -15,14 +15,14 @@ const SKIPPED: u32 = u32::MAX;
 const SIZE: u32 = 512;
 
 const UNKNOWN_ERRNO: u32 = libc::ENOSYS.cast_unsigned();
-const UNKNOWN: CallDecision = CallDecision::Verdict(Verdict::Refuse(UNKNOWN_ERRNO));
-const KILL: CallDecision = CallDecision::Verdict(Verdict::Kill);
+const UNKNOWN: CallDecision = CallDecision::Verdict(FilterVerdict::Refuse(UNKNOWN_ERRNO));
+const KILL: CallDecision = CallDecision::Verdict(FilterVerdict::Kill);
 
 /// The decision for a system call number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallDecision {
     /// The same for all arguments.
-    Verdict(Verdict),
+    Verdict(FilterVerdict),
     /// It depends on the arguments: the index of a rule.
     Rule(usize),
 }
@@ -45,13 +45,13 @@ const fn decisions() -> [CallDecision; SIZE as usize] {
         enter(&mut table, RULES[index].calls, CallDecision::Rule(index));
         index += 1;
     }
-    enter_groups(&mut table, syscalls::ALLOWED, Verdict::Allow);
-    enter_groups(&mut table, syscalls::REFUSED, Verdict::refuse(libc::EPERM));
+    enter_groups(&mut table, syscalls::ALLOWED, FilterVerdict::Allow);
+    enter_groups(&mut table, syscalls::REFUSED, FilterVerdict::refuse(libc::EPERM));
     enter(&mut table, syscalls::HIDDEN, UNKNOWN);
     table
 }
 
-const fn enter_groups(table: &mut [CallDecision], groups: &[&[c_long]], verdict: Verdict) {
+const fn enter_groups(table: &mut [CallDecision], groups: &[&[c_long]], verdict: FilterVerdict) {
     let mut index = 0;
     while index < groups.len() {
         enter(table, groups[index], CallDecision::Verdict(verdict));
@@ -64,7 +64,7 @@ const fn enter(table: &mut [CallDecision], calls: &[c_long], decision: CallDecis
     let mut index = 0;
     while index < calls.len() {
         let entry = &mut table[calls[index] as usize];
-        assert!(matches!(entry, CallDecision::Verdict(Verdict::Refuse(UNKNOWN_ERRNO))), "in two lists");
+        assert!(matches!(entry, CallDecision::Verdict(FilterVerdict::Refuse(UNKNOWN_ERRNO))), "in two lists");
         *entry = decision;
         index += 1;
     }
@@ -80,7 +80,7 @@ pub(crate) fn decision(number: u32) -> CallDecision {
 
 /// Which decisions a filter makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum FilterPart {
     /// All of them.
     Full,
     /// All except those on the calls that make a worker. These calls are allowed.
@@ -89,7 +89,7 @@ pub(crate) enum Part {
     Worker,
 }
 
-impl Part {
+impl FilterPart {
     fn takes(self, number: u32) -> bool {
         let creates_worker = syscalls::WORKER_CREATION.iter().any(|call| u32::try_from(*call) == Ok(number));
         match self {
@@ -101,23 +101,23 @@ impl Part {
 }
 
 /// All numbers as ranges, in rising order. Neighbouring ranges differ.
-pub(crate) fn ranges(part: Part) -> Vec<Range> {
+pub(crate) fn ranges(part: FilterPart) -> Vec<Range> {
     let known = (0..).zip(DECISIONS.iter().copied());
     let above = [(SIZE, UNKNOWN), (X32, KILL), (SKIPPED, UNKNOWN)];
     let taken = |(first, decision)| {
-        (first, if part.takes(first) { decision } else { CallDecision::Verdict(Verdict::Allow) })
+        (first, if part.takes(first) { decision } else { CallDecision::Verdict(FilterVerdict::Allow) })
     };
     merged(known.chain(above).map(taken))
 }
 
 /// All numbers as ranges, for a process of Kennel's own that makes few calls: those that `allowed` lists or
 /// `rules` decide. Any other call ends the process.
-pub(crate) fn only(allowed: &[c_long], rules: &[Rule]) -> Vec<Range> {
+pub(crate) fn only(allowed: &[c_long], rules: &[SyscallRule]) -> Vec<Range> {
     let decide = |number: u32| {
         let is_it = |call: &c_long| u32::try_from(*call) == Ok(number);
         match rules.iter().position(|rule| rule.calls.iter().any(is_it)) {
             Some(rule) => CallDecision::Rule(rule),
-            None if allowed.iter().any(is_it) => CallDecision::Verdict(Verdict::Allow),
+            None if allowed.iter().any(is_it) => CallDecision::Verdict(FilterVerdict::Allow),
             None => KILL,
         }
     };
@@ -146,14 +146,21 @@ pub(crate) struct SystemCall {
     pub(crate) arguments: [u64; 6],
 }
 
-/// The verdict on a call about which a listener was asked, and the arguments that it depends on, by index.
+/// An argument of a call, as far as a rule tests it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Argument {
+    pub(crate) index: u8,
+    pub(crate) value: u64,
+}
+
+/// The verdict on a call about which a listener was asked, and the arguments that it depends on.
 /// The numbers of the own user and group are unknown here: the filter asks about no others than those of
 /// strangers.
-pub(crate) fn judge(call: &SystemCall) -> (Verdict, Vec<(u8, u64)>) {
+pub(crate) fn judge(call: &SystemCall) -> (FilterVerdict, Vec<Argument>) {
     match decision(call.number) {
         CallDecision::Verdict(verdict) => (verdict, Vec::new()),
         CallDecision::Rule(index) => {
-            let Some(rule) = RULES.get(index) else { return (Verdict::Kill, Vec::new()) };
+            let Some(rule) = RULES.get(index) else { return (FilterVerdict::Kill, Vec::new()) };
             match rule.clauses.iter().find(|clause| clause.when.iter().all(|test| holds(test, call))) {
                 Some(clause) => (clause.then, arguments(clause, call)),
                 None => (rule.otherwise, Vec::new()),
@@ -171,13 +178,13 @@ fn holds(test: &Test, call: &SystemCall) -> bool {
 }
 
 /// The arguments that a clause tests, reduced to the tested bits.
-fn arguments(clause: &Clause, call: &SystemCall) -> Vec<(u8, u64)> {
+fn arguments(clause: &Clause, call: &SystemCall) -> Vec<Argument> {
     let seen = clause.when.iter().filter_map(|test| {
         let (Test::OneOf(word, mask, _) | Test::NoneOf(word, mask, _) | Test::AnyBit(word, mask)) = *test;
         let value = u64::from(read(word, call) & mask);
         match word {
-            Word::Low(index) => Some((index, value)),
-            Word::High(index) => Some((index, value << 32)),
+            Word::Low(index) => Some(Argument { index, value }),
+            Word::High(index) => Some(Argument { index, value: value << 32 }),
             Word::Number | Word::Arch => None,
         }
     });

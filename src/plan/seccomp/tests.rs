@@ -10,7 +10,7 @@ use libc::{
 };
 
 use crate::plan::seccomp::observed::OBSERVED;
-use crate::plan::seccomp::rule::{Question, Verdict};
+use crate::plan::seccomp::rule::{FilterQuestion, FilterVerdict};
 use crate::plan::seccomp::tests::interpreter::{Call, Run, X86_64};
 use crate::plan::seccomp::{
     asking_about_files, asking_about_paths, bytes, for_bridge, for_reaper, for_worker, for_zygote, full,
@@ -31,11 +31,19 @@ fn assert_allowed(call: c_long, arguments: &[u64]) {
 }
 
 fn assert_refused(call: c_long, arguments: &[u64], errno: c_int) {
-    assert_eq!(run(call, arguments).action, Verdict::refuse(errno).encode(), "call {call}{arguments:x?}");
+    assert_eq!(
+        run(call, arguments).action,
+        FilterVerdict::refuse(errno).encode(),
+        "call {call}{arguments:x?}"
+    );
 }
 
-fn assert_asked(call: c_long, arguments: &[u64], question: Question) {
-    assert_eq!(run(call, arguments).action, Verdict::Ask(question).encode(), "call {call}{arguments:x?}");
+fn assert_asked(call: c_long, arguments: &[u64], question: FilterQuestion) {
+    assert_eq!(
+        run(call, arguments).action,
+        FilterVerdict::Ask(question).encode(),
+        "call {call}{arguments:x?}"
+    );
 }
 
 fn bits(int: c_int) -> u64 {
@@ -520,7 +528,7 @@ fn no_mode_carries_setuid_and_the_supervisor_looks_at_setgid() {
             assert_refused(call, &with(mode), EPERM);
         }
         for mode in [0o2755, 0o2000, 0o3777] {
-            assert_asked(call, &with(mode), Question::Mode);
+            assert_asked(call, &with(mode), FilterQuestion::Mode);
         }
         for mode in [0o1777, 0o644] {
             assert_allowed(call, &with(mode));
@@ -544,7 +552,7 @@ fn the_supervisor_looks_at_owners_other_than_the_own_one() {
             assert_allowed(call, &with(user, group));
         }
         for (user, group) in [(0, 0), (user, 0), (0, group), (none, 33), (33, none), (group, user)] {
-            assert_asked(call, &with(user, group), Question::Owner);
+            assert_asked(call, &with(user, group), FilterQuestion::Owner);
         }
     }
 }

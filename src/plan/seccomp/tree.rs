@@ -2,7 +2,7 @@
 
 use libc::sock_filter;
 
-use crate::plan::seccomp::rule::{Clause, Rule, Test, Verdict, Word};
+use crate::plan::seccomp::rule::{Clause, FilterVerdict, SyscallRule, Test, Word};
 use crate::plan::seccomp::table::{CallDecision, Range};
 
 /// EM_X86_64, 64 bit, little endian (linux/audit.h). An i386 call (int 0x80) has another value, and other
@@ -14,7 +14,7 @@ const MOST_SINGLES: usize = 2;
 
 /// Compiles the program that gives every call the verdict of its range. It is written from the end: verdicts,
 /// rules, tree, and then the check of the architecture, which runs first.
-pub(crate) fn compile(ranges: &[Range], rules: &[Rule]) -> Vec<sock_filter> {
+pub(crate) fn compile(ranges: &[Range], rules: &[SyscallRule]) -> Vec<sock_filter> {
     let mut out = Assembler::default();
     let is_used = |index| ranges.iter().any(|range| range.decision == CallDecision::Rule(index));
     let entries: Vec<Label> = rules
@@ -23,12 +23,12 @@ pub(crate) fn compile(ranges: &[Range], rules: &[Rule]) -> Vec<sock_filter> {
         .map(|(index, rule)| match is_used(index) {
             true => decision_list(&mut out, rule),
             // Nothing jumps there.
-            false => out.verdict(Verdict::Kill),
+            false => out.verdict(FilterVerdict::Kill),
         })
         .collect();
     let root = search(&mut out, &stretches(ranges), &entries);
     let number = out.load(Word::Number, root);
-    let kill = out.verdict(Verdict::Kill);
+    let kill = out.verdict(FilterVerdict::Kill);
     let arch = out.branch(Compare::Equal, AUDIT_ARCH_X86_64, number, kill);
     out.load(Word::Arch, arch);
     out.finish()
@@ -53,7 +53,7 @@ fn stretches(mut ranges: &[Range]) -> Vec<&[Range]> {
 /// Finds the stretch of the number in the accumulator by halving, then the number's decision in that stretch.
 fn search(out: &mut Assembler, stretches: &[&[Range]], rules: &[Label]) -> Label {
     match stretches {
-        [] => out.verdict(Verdict::Kill),
+        [] => out.verdict(FilterVerdict::Kill),
         [stretch] => {
             let others = decided(out, &stretch[0], rules);
             stretch.iter().skip(1).step_by(2).fold(others, |others, single| {
@@ -77,7 +77,7 @@ fn decided(out: &mut Assembler, range: &Range, rules: &[Label]) -> Label {
     }
 }
 
-fn decision_list(out: &mut Assembler, rule: &Rule) -> Label {
+fn decision_list(out: &mut Assembler, rule: &SyscallRule) -> Label {
     let otherwise = out.verdict(rule.otherwise);
     rule.clauses.iter().rev().fold(otherwise, |next, clause| conjunction(out, clause, next))
 }
@@ -158,7 +158,7 @@ pub(crate) struct Assembler {
 
 impl Assembler {
     /// An instruction that ends the program with `verdict`. It reuses one within reach.
-    pub(crate) fn verdict(&mut self, verdict: Verdict) -> Label {
+    pub(crate) fn verdict(&mut self, verdict: FilterVerdict) -> Label {
         self.end(verdict.encode(), 0)
     }
 

@@ -26,24 +26,24 @@ pub(crate) struct Malformed(pub(crate) &'static str);
 
 /// A DNS name in lower-case ASCII, without a dot at the end. Never an IP address in any spelling.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Name(Arc<str>);
+pub(crate) struct DnsName(Arc<str>);
 
 /// The host that a client asks for.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Host {
-    Name(Name),
-    /// Never an IPv4-mapped IPv6 address; create it with [`Host::of`].
+pub(crate) enum DestinationHost {
+    Name(DnsName),
+    /// Never an IPv4-mapped IPv6 address; create it with [`DestinationHost::of`].
     Address(IpAddr),
 }
 
 /// A host and a port.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Destination {
-    pub(crate) host: Host,
+    pub(crate) host: DestinationHost,
     pub(crate) port: u16,
 }
 
-impl Name {
+impl DnsName {
     pub(crate) fn parse(text: &str) -> Result<Self, Malformed> {
         check_characters(text)?;
         if text.len() > NAME_INPUT_MAX {
@@ -97,7 +97,7 @@ fn ends_in_number(name: &str) -> bool {
     hex || last.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-impl Host {
+impl DestinationHost {
     pub(crate) fn parse(text: &str) -> Result<Self, Malformed> {
         check_characters(text)?;
         if let Some(rest) = text.strip_prefix('[') {
@@ -112,7 +112,7 @@ impl Host {
         }
         match text.parse::<Ipv4Addr>() {
             Ok(address) => Ok(Self::of(address.into())),
-            Err(_) => Name::parse(text).map(Self::Name),
+            Err(_) => DnsName::parse(text).map(Self::Name),
         }
     }
 
@@ -134,7 +134,7 @@ impl Destination {
         check_characters(authority)?;
         let (host, port) =
             split_port(authority).ok_or(Malformed("the port is missing; expected host:port"))?;
-        let host = Host::parse(host)?;
+        let host = DestinationHost::parse(host)?;
         let port = parse_port(port).ok_or(Malformed("a port is a number from 1 to 65535"))?;
         Ok(Self { host, port })
     }
@@ -169,13 +169,13 @@ pub(crate) fn check_characters(text: &str) -> Result<(), Malformed> {
     reason.map_or(Ok(()), |reason| Err(Malformed(reason)))
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for DnsName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl fmt::Display for Host {
+impl fmt::Display for DestinationHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => name.fmt(f),
@@ -191,13 +191,13 @@ impl fmt::Display for Destination {
     }
 }
 
-impl fmt::Debug for Name {
+impl fmt::Debug for DnsName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.as_str().fmt(f)
     }
 }
 
-impl fmt::Debug for Host {
+impl fmt::Debug for DestinationHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use thiserror::Error;
 
-use crate::policy::network::destination::{Destination, Host};
+use crate::policy::network::destination::{Destination, DestinationHost};
 use crate::policy::network::rule::Rules;
 
 /// What a preset begins with. No host does.
@@ -138,7 +138,7 @@ static PARSED: LazyLock<Vec<(&Preset, Rules)>> = LazyLock::new(|| {
 });
 
 /// The preset that allows a host, at a port if that is known.
-pub(crate) fn of_host(host: &Host, port: Option<u16>) -> Option<&'static Preset> {
+pub(crate) fn of_host(host: &DestinationHost, port: Option<u16>) -> Option<&'static Preset> {
     let allows = |rules: &Rules| match port {
         Some(port) => rules.find(&Destination { host: host.clone(), port }).is_some(),
         None => rules.may_match(host),

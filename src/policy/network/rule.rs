@@ -21,7 +21,7 @@ use thiserror::Error;
 use crate::policy::network::address;
 use crate::policy::network::address::NetworkError;
 use crate::policy::network::destination;
-use crate::policy::network::destination::{Destination, Host, Malformed, Name};
+use crate::policy::network::destination::{Destination, DestinationHost, DnsName, Malformed};
 use crate::policy::network::preset;
 use crate::policy::network::preset::UnknownPreset;
 
@@ -57,8 +57,8 @@ pub(crate) struct Rule {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Pattern {
     Any,
-    Name(Name),
-    Below(Name),
+    Name(DnsName),
+    Below(DnsName),
     /// A single address is a network with one address.
     Network(IpNet),
 }
@@ -92,7 +92,7 @@ impl Rule {
     }
 
     /// Whether the rule names this host. `*` names none.
-    fn names(&self, host: &Host) -> bool {
+    fn names(&self, host: &DestinationHost) -> bool {
         self.host != Pattern::Any && self.host.matches(host)
     }
 
@@ -113,14 +113,17 @@ impl Pattern {
         }
     }
 
-    fn matches(&self, host: &Host) -> bool {
+    fn matches(&self, host: &DestinationHost) -> bool {
         match (self, host) {
             (Self::Any, _) => true,
-            (Self::Name(name), Host::Name(asked)) => name == asked,
-            (Self::Below(parent), Host::Name(asked)) => asked.is_below(parent),
-            (Self::Network(network), Host::Address(address)) => network.contains(&address.to_canonical()),
+            (Self::Name(name), DestinationHost::Name(asked)) => name == asked,
+            (Self::Below(parent), DestinationHost::Name(asked)) => asked.is_below(parent),
+            (Self::Network(network), DestinationHost::Address(address)) => {
+                network.contains(&address.to_canonical())
+            }
             // The proxy checks the addresses of a name after it has resolved the name.
-            (Self::Network(_), Host::Name(_)) | (Self::Name(_) | Self::Below(_), Host::Address(_)) => false,
+            (Self::Network(_), DestinationHost::Name(_))
+            | (Self::Name(_) | Self::Below(_), DestinationHost::Address(_)) => false,
         }
     }
 }
@@ -154,17 +157,17 @@ impl Rules {
 
     /// The first rule that matches an address. `localhost` matches every loopback address.
     pub(crate) fn find_address(&self, ip: IpAddr, port: u16) -> Option<&Rule> {
-        let destination = Destination { host: Host::of(ip), port };
+        let destination = Destination { host: DestinationHost::of(ip), port };
         self.0.iter().find(|rule| rule.matches(&destination) || rule.matches_as_localhost(ip, port))
     }
 
     /// Whether a rule matches the host at some port.
-    pub(crate) fn may_match(&self, host: &Host) -> bool {
+    pub(crate) fn may_match(&self, host: &DestinationHost) -> bool {
         self.0.iter().any(|rule| rule.host.matches(host))
     }
 
     /// Whether a rule matches the host at one of these ports.
-    pub(crate) fn may_match_at(&self, host: &Host, ports: &[u16]) -> bool {
+    pub(crate) fn may_match_at(&self, host: &DestinationHost, ports: &[u16]) -> bool {
         let has_port = |rule: &Rule| rule.port.is_none_or(|port| ports.contains(&port));
         self.0.iter().any(|rule| rule.host.matches(host) && has_port(rule))
     }
@@ -172,13 +175,13 @@ impl Rules {
     /// Whether a rule names the address: by itself, within a network, or as `localhost`. `*` names no
     /// address, because it means the internet and not the caller's own network.
     pub(crate) fn lists(&self, ip: IpAddr, port: u16) -> bool {
-        let destination = Destination { host: Host::of(ip), port };
+        let destination = Destination { host: DestinationHost::of(ip), port };
         let names = |rule: &Rule| matches!(rule.host, Pattern::Network(_)) && rule.matches(&destination);
         self.0.iter().any(|rule| names(rule) || rule.matches_as_localhost(ip, port))
     }
 
     /// Whether a rule other than `*` names the host at a port that is not one of these.
-    pub(crate) fn name_elsewhere(&self, host: &Host, ports: &[u16]) -> bool {
+    pub(crate) fn name_elsewhere(&self, host: &DestinationHost, ports: &[u16]) -> bool {
         let is_elsewhere = |rule: &Rule| rule.port.is_none_or(|port| !ports.contains(&port));
         self.0.iter().any(|rule| rule.names(host) && is_elsewhere(rule))
     }
@@ -197,11 +200,11 @@ impl Rules {
     /// The host that an address of the sandbox's loopback stands for, at a port where the proxy listens: the
     /// one by which a rule other than `*` names the loopback of the host. `localhost`, 127.0.0.1, and `::1`
     /// stand for each other, because a program that asks for one may connect to another.
-    pub(crate) fn loopback_host(&self, address: IpAddr, port: u16) -> Option<Host> {
-        let asked = Host::of(address);
+    pub(crate) fn loopback_host(&self, address: IpAddr, port: u16) -> Option<DestinationHost> {
+        let asked = DestinationHost::of(address);
         let same = LOOPBACK.contains(&address.to_canonical());
-        let others = LOOPBACK.into_iter().filter(|_| same).map(Host::of);
-        let localhost = Name::parse("localhost").ok().filter(|_| same).map(Host::Name);
+        let others = LOOPBACK.into_iter().filter(|_| same).map(DestinationHost::of);
+        let localhost = DnsName::parse("localhost").ok().filter(|_| same).map(DestinationHost::Name);
         let mut hosts = localhost.into_iter().chain([asked]).chain(others);
         hosts.find(|host| self.0.iter().any(|rule| rule.matches_port(port) && rule.names(host)))
     }
@@ -253,7 +256,9 @@ impl FromStr for Pattern {
             return Ok(Self::Any);
         }
         if let Some(parent) = text.strip_prefix("*.").filter(|parent| !parent.contains('*')) {
-            let Host::Name(parent) = Host::parse(parent)? else { return Err(RuleError::Wildcard) };
+            let DestinationHost::Name(parent) = DestinationHost::parse(parent)? else {
+                return Err(RuleError::Wildcard);
+            };
             return Ok(Self::Below(parent));
         }
         if text.contains('*') {
@@ -262,9 +267,9 @@ impl FromStr for Pattern {
         if text.contains('/') {
             return network(text).map(Self::Network);
         }
-        Ok(match Host::parse(text)? {
-            Host::Name(name) => Self::Name(name),
-            Host::Address(address) => Self::Network(address.into()),
+        Ok(match DestinationHost::parse(text)? {
+            DestinationHost::Name(name) => Self::Name(name),
+            DestinationHost::Address(address) => Self::Network(address.into()),
         })
     }
 }
@@ -326,7 +331,7 @@ impl fmt::Display for Rule {
             Pattern::Name(name) => name.fmt(f)?,
             Pattern::Below(parent) => write!(f, "*.{parent}")?,
             Pattern::Network(network) if network.prefix_len() == network.max_prefix_len() => {
-                Host::of(network.addr()).fmt(f)?;
+                DestinationHost::of(network.addr()).fmt(f)?;
             }
             Pattern::Network(IpNet::V4(network)) => network.fmt(f)?,
             Pattern::Network(IpNet::V6(network)) => write!(f, "[{network}]")?,

@@ -10,7 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ipnet::IpNet;
 
-use crate::policy::network::destination::{Destination, Host};
+use crate::policy::network::destination::{Destination, DestinationHost};
 
 /// The value of `network.upstream` that means the caller's environment.
 const ENVIRONMENT: &str = "environment";
@@ -98,14 +98,14 @@ impl Upstream {
     }
 
     /// Whether `no_proxy` names this host, so that Kennel's proxy connects to it directly.
-    pub(crate) fn passes_by(&self, host: &Host) -> bool {
+    pub(crate) fn passes_by(&self, host: &DestinationHost) -> bool {
         self.bypasses.iter().any(|bypass| match (bypass, host) {
             (Bypass::Everything, _) => true,
-            (Bypass::Name(name), Host::Name(host)) => {
+            (Bypass::Name(name), DestinationHost::Name(host)) => {
                 let rest = host.as_str().strip_suffix(name.as_str());
                 rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
             }
-            (Bypass::Network(network), Host::Address(address)) => network.contains(address),
+            (Bypass::Network(network), DestinationHost::Address(address)) => network.contains(address),
             _ => false,
         })
     }
@@ -124,9 +124,9 @@ impl Bypass {
         if let Ok(address) = text.parse::<IpAddr>() {
             return Some(Self::Network(address.to_canonical().into()));
         }
-        match Host::parse(text.trim_start_matches("*.").trim_start_matches('.')).ok()? {
-            Host::Address(address) => Some(Self::Network(address.into())),
-            Host::Name(name) => Some(Self::Name(name.to_string())),
+        match DestinationHost::parse(text.trim_start_matches("*.").trim_start_matches('.')).ok()? {
+            DestinationHost::Address(address) => Some(Self::Network(address.into())),
+            DestinationHost::Name(name) => Some(Self::Name(name.to_string())),
         }
     }
 }
@@ -173,7 +173,7 @@ mod tests {
             ("[2001:db8::2]", false),
             ("localhost", true),
         ] {
-            assert_eq!(upstream.passes_by(&Host::parse(host).expect(host)), bypassed, "{host}");
+            assert_eq!(upstream.passes_by(&DestinationHost::parse(host).expect(host)), bypassed, "{host}");
         }
         assert!(!format!("{upstream:?}").contains("dXNl"), "credentials are not printed");
         assert_eq!(Upstream::of("environment", &environment(&[])), Ok(None));

@@ -176,13 +176,13 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    fn told(text: &str) -> Vec<String> {
-        let told = |it: Variable| {
+    fn variable_lines(text: &str) -> Vec<String> {
+        let line = |it: Variable| {
             let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
             let subsection = it.subsection.map(|sub| format!("<{}>", text(sub))).unwrap_or_default();
             format!("{}{subsection}.{}={}", it.section, it.key, it.value.map_or("(true)".into(), text))
         };
-        variables(text.as_bytes()).map(told).collect()
+        variables(text.as_bytes()).map(line).collect()
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
             ("[a \"b\nc\"]\ny = 1", vec![]),
             ("[a]\nx = \\q\ny = 1", vec![]),
         ] {
-            assert_eq!(told(text), expected, "{text:?}");
+            assert_eq!(variable_lines(text), expected, "{text:?}");
         }
     }
 

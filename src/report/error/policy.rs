@@ -117,12 +117,12 @@ fn quoted(value: &str) -> String {
 }
 
 /// A value as it may appear in a message.
-pub(crate) fn shown(value: &str) -> String {
+pub(crate) fn escaped_value(value: &str) -> String {
     one_line(value, VALUE_MAX)
 }
 
 /// A message that may contain untrusted text.
-pub(crate) fn told(message: &str) -> String {
+pub(crate) fn escaped_message(message: &str) -> String {
     one_line(message, MESSAGE_MAX)
 }
 

@@ -6,7 +6,7 @@ use std::{fmt, io};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::report::error::Error;
-use crate::report::error::policy::{PolicyError, shown, told};
+use crate::report::error::policy::{PolicyError, escaped_message, escaped_value};
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, exit, failure_of};
 use crate::report::remedy::{Remedy, SettingKey, remedy};
@@ -106,16 +106,17 @@ failure_of!(SpawnError);
 impl SpawnError {
     pub(crate) fn denied(
         boundary: Boundary,
-        (what, requested): (&'static str, impl fmt::Display),
+        what: &'static str,
+        requested: impl fmt::Display,
         reason: impl Into<String>,
         granted: impl IntoIterator<Item = impl Into<String>>,
     ) -> Self {
         Self::Denied {
             boundary,
             what,
-            requested: shown(&requested.to_string()),
+            requested: escaped_value(&requested.to_string()),
             // The reason may contain untrusted text.
-            reason: told(&reason.into()),
+            reason: escaped_message(&reason.into()),
             granted: granted.into_iter().map(Into::into).collect(),
             audit_id: None,
         }

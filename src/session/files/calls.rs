@@ -19,7 +19,7 @@ use crate::session::files::replace::{
     FilePlace, NEW_FILE, Replacement, open, open_file, refuse_watched, undo_if_watched,
 };
 use crate::session::files::stream::{FileEntry, FileInfo, FileReader, HostWriter};
-use crate::session::view_fd::FileCall;
+use crate::session::files::view_fd::FileCall;
 use crate::sys::file_system::stores;
 use crate::sys::inode::{is_regular, kind};
 use crate::sys::{blocking, dirfd, without_sigxfsz};

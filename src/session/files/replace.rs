@@ -18,7 +18,7 @@ use xattr::FileExt as _;
 use crate::host::writers::ACCESS_LIST;
 use crate::protect::forbid::Creation;
 use crate::protect::{forbid, recheck};
-use crate::session::view_fd::FileCall;
+use crate::session::files::view_fd::FileCall;
 use crate::sys;
 use crate::sys::dirfd;
 use crate::sys::dirfd::{MOST_LINKS, under_temporary_name};
@@ -75,7 +75,7 @@ pub(crate) struct Replacement {
     temporary: TemporaryFile,
     place: FilePlace,
     /// What the replaced file has beside its contents.
-    before: Option<Kept>,
+    before: Option<KeptAttributes>,
     call: FileCall,
 }
 
@@ -105,7 +105,7 @@ impl Replacement {
         // The temporary file must not be readable by more users than the file that it replaces.
         let first = if before.is_some() { 0o600 } else { mode };
         let (temporary, file) = TemporaryFile::create(place.parent.try_clone()?, first)?;
-        let before = before.map(|_| Kept::of(&place.parent, &place.name)).transpose()?;
+        let before = before.map(|_| KeptAttributes::of(&place.parent, &place.name)).transpose()?;
         Ok((Self { temporary, place, before, call }, file))
     }
 
@@ -127,12 +127,12 @@ const MOST_ATTRIBUTES: usize = 1 << 20;
 
 /// What a replacement keeps of the file: its mode, user attributes and access list.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeptAttributes {
     mode: u32,
     attributes: Vec<(OsString, Vec<u8>)>,
 }
 
-impl Kept {
+impl KeptAttributes {
     /// Reads them of the regular file `name`.
     ///
     /// # Errors
@@ -184,9 +184,10 @@ impl Kept {
 /// # Errors
 /// `EROFS`.
 pub(crate) fn refuse_watched(call: &FileCall, place: &FilePlace, making: Creation) -> io::Result<()> {
-    match forbid::forbids(call.watches(), place.parent.as_fd(), &place.name, making)? {
-        true => Err(Errno::EROFS.into()),
-        false => Ok(()),
+    if forbid::forbids(call.watches(), place.parent.as_fd(), &place.name, making)? {
+        Err(Errno::EROFS.into())
+    } else {
+        Ok(())
     }
 }
 

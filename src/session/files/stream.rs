@@ -18,7 +18,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::report::error::Error;
-use crate::session::files::replace::{Kept, Replacement, TemporaryFile};
+use crate::session::files::replace::{KeptAttributes, Replacement, TemporaryFile};
 use crate::sys::inode::{FileKind, kind};
 use crate::sys::mode::Mode;
 use crate::sys::{blocking, dirfd};
@@ -173,7 +173,7 @@ pub(crate) struct HostWriter {
     temporary: TemporaryFile,
     name: OsString,
     /// What the replaced file has beside its contents.
-    before: Option<Kept>,
+    before: Option<KeptAttributes>,
 }
 
 impl HostWriter {
@@ -187,7 +187,7 @@ impl HostWriter {
             nix::sys::stat::Mode::empty(),
         )?;
         let is_file = fs::symlink_metadata(path).is_ok_and(|it| it.is_file());
-        let before = is_file.then(|| Kept::of(&parent, &name)).transpose()?;
+        let before = is_file.then(|| KeptAttributes::of(&parent, &name)).transpose()?;
         // The temporary file must not be readable by more users than the file that it replaces.
         let first = if before.is_some() { 0o600 } else { mode };
         let (temporary, file) = TemporaryFile::create(parent, first)?;

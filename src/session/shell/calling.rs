@@ -15,7 +15,7 @@ use tokio::time::Instant as Deadline;
 
 use crate::command::call::CallEnd;
 use crate::command::cause::{Cause, Flood};
-use crate::command::outlet::{Copying, Outlets};
+use crate::command::outlet::{OutputCopier, RunningCopies};
 use crate::command::output::{ChildOutput, Collected};
 use crate::command::running::{flooded, until};
 use crate::command::source::WorkerSource;
@@ -23,7 +23,7 @@ use crate::report::enforcement::Note;
 use crate::report::error::Error;
 use crate::report::outcome::Outcome;
 use crate::report::shell::ShellOrigin;
-use crate::session::shell::State;
+use crate::session::shell::ShellState;
 use crate::session::shell::keeper::{CallFiles, Keeper, Reports, call_pipe, left};
 use crate::sys::packet;
 
@@ -47,13 +47,13 @@ pub(crate) struct Job {
     /// Whether a line follows output that a cap cut.
     pub(crate) is_marked: bool,
     /// Where the output goes; `None` collects it.
-    pub(crate) outlets: Option<Outlets>,
+    pub(crate) copier: Option<OutputCopier>,
 }
 
 /// A call, before it runs.
 pub(crate) struct Calling {
     pub(crate) session: Arc<dyn WorkerSource>,
-    pub(crate) state: OwnedMutexGuard<State>,
+    pub(crate) state: OwnedMutexGuard<ShellState>,
     pub(crate) interrupts: watch::Receiver<u64>,
     /// Ends when the caller has gone.
     pub(crate) caller: oneshot::Receiver<()>,
@@ -72,14 +72,14 @@ pub(crate) struct Called {
 /// What a call writes, on its way.
 pub(crate) enum CallOutput {
     Collected(Box<[Collected; 2]>),
-    Copying(Copying),
+    Copying(RunningCopies),
 }
 
 impl CallOutput {
-    fn new([stdout, stderr]: [ChildOutput; 2], outlets: Option<Outlets>) -> Self {
-        match outlets {
+    fn new([stdout, stderr]: [ChildOutput; 2], copier: Option<OutputCopier>) -> Self {
+        match copier {
             None => Self::Collected(Box::new([stdout, stderr].map(|stream| Collected::new(Some(stream))))),
-            Some(outlets) => Self::Copying(outlets.copy_from([&mut Some(stdout), &mut Some(stderr)])),
+            Some(copier) => Self::Copying(copier.copy_from([&mut Some(stdout), &mut Some(stderr)])),
         }
     }
 
@@ -147,7 +147,7 @@ impl Calling {
             streams.iter_mut().flatten().for_each(ChildOutput::leave_unmarked);
         }
         let streams = streams.map_err(Error::io("open a pipe to a shell"))?;
-        let mut output = CallOutput::new(streams, self.job.outlets.take());
+        let mut output = CallOutput::new(streams, self.job.copier.take());
         let snippet = packet::memory_file(self.job.snippet.as_bytes());
         let snippet = snippet.map_err(Error::io("write a snippet to a memfd"))?;
         let (reports, to_reports) = Reports::new()?;
@@ -168,7 +168,7 @@ impl Calling {
             steps: None,
             remaining: None,
         };
-        let end = follow.end(self, keeper, &mut output, (deadline, flood.as_deref())).await?;
+        let end = follow.end(self, keeper, &mut output, deadline, flood.as_deref()).await?;
         let duration = begun.elapsed();
         let called = |outcome, directory, has_ended| Called { outcome, directory, origin, has_ended, output };
         match end {
@@ -271,7 +271,8 @@ impl Following {
         calling: &mut Calling,
         keeper: &mut Keeper,
         output: &mut CallOutput,
-        (deadline, flood): (Option<Deadline>, Option<&Flood>),
+        deadline: Option<Deadline>,
+        flood: Option<&Flood>,
     ) -> Result<End, Error> {
         let Calling { caller, interrupts, .. } = calling;
         // Status and directory in the awaited report.

@@ -232,7 +232,7 @@ fn not_started(outcome: &Outcome) -> Error {
 
 /// What the shell reports at the end of a call.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Report {
+pub(crate) struct CallReport {
     pub(crate) number: u64,
     pub(crate) status: u8,
     /// `None` if the shell cannot tell.
@@ -257,7 +257,7 @@ impl Reports {
     }
 
     /// The next report. Waits forever after the last one.
-    pub(crate) async fn next(&mut self) -> Report {
+    pub(crate) async fn next(&mut self) -> CallReport {
         loop {
             while let Some(text) = self.next_text() {
                 if let Some(report) = parse(text) {
@@ -289,7 +289,7 @@ impl Reports {
 }
 
 /// A report: number and status, a line with the directory, and NUL.
-fn parse(text: &[u8]) -> Option<Report> {
+fn parse(text: &[u8]) -> Option<CallReport> {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
 
@@ -300,7 +300,7 @@ fn parse(text: &[u8]) -> Option<Report> {
     let directory = directory.strip_prefix(b"\n")?.strip_suffix(b"\n");
     let directory =
         directory.filter(|path| path.starts_with(b"/")).map(|path| OsStr::from_bytes(path).into());
-    Some(Report { number: number.parse().ok()?, status: status.parse().ok()?, directory })
+    Some(CallReport { number: number.parse().ok()?, status: status.parse().ok()?, directory })
 }
 
 /// A pipe for one call, both ends closed on execve(2).
@@ -316,7 +316,7 @@ mod tests {
     fn a_report_is_number_status_and_directory() {
         let of = |text: &str| parse(text.as_bytes());
         let report = |number, status, directory: Option<&str>| {
-            Some(Report { number, status, directory: directory.map(PathBuf::from) })
+            Some(CallReport { number, status, directory: directory.map(PathBuf::from) })
         };
         assert_eq!(of("7 0\n/work\n\0"), report(7, 0, Some("/work")));
         assert_eq!(of("7 130\n/a\nb\n\0"), report(7, 130, Some("/a\nb")), "a name with a line break");

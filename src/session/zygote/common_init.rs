@@ -14,8 +14,8 @@ use crate::launch::inside::{OrderedInit, WaitingInit};
 use crate::launch::prepared::OwnSteps;
 use crate::launch::shared::SharedInit;
 use crate::report::error::Error;
+use crate::session::files::view_fd::ViewFd;
 use crate::session::mount_state::WorkerMounts;
-use crate::session::view_fd::ViewFd;
 use crate::session::zygote::worker::Worker;
 
 /// The common init of a session.

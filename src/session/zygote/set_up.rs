@@ -6,10 +6,11 @@ use kennel_helper::control::Report;
 
 use crate::launch::bridge::HandedOut;
 use crate::launch::control::Arrival;
+use crate::launch::prepared::FailedStep;
 use crate::launch::supervisor::Supervisor;
 use crate::network::serving::Serving;
 use crate::report::error::Error;
-use crate::session::stats::Counts;
+use crate::session::log::stats::Counts;
 use crate::session::zygote::Zygote;
 use crate::session::zygote::common_init::CommonInit;
 use crate::session::zygote::worker::Worker;
@@ -45,10 +46,11 @@ impl Zygote {
                 Arrival::Refusing(listener) => self.supervise(listener)?,
                 Arrival::Report(Report::Upper {} | Report::Refusing {}) => return Err(Error::no_descriptor()),
                 Arrival::Report(Report::Failed { section, index, errno }) => {
-                    return Err(self.prepared.step_failed(None, (section, index), errno));
+                    return Err(self.prepared.step_failed(None, FailedStep { section, index, errno }));
                 }
                 Arrival::Report(Report::Skipped { section, index, errno }) => {
-                    self.prepared.step_skipped(None, (section, index), errno, &mut self.enforcement);
+                    let skipped = FailedStep { section, index, errno };
+                    self.prepared.step_skipped(None, skipped, &mut self.enforcement);
                 }
                 Arrival::Closed => return Err(Error::SessionEnded),
                 _ => {}

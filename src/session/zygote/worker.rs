@@ -14,12 +14,12 @@ use procfs::{Current, MemoryPressure};
 use crate::command::source::ReadyWorker;
 use crate::launch::control::Arrival;
 use crate::launch::inside::{CommandHold, Inside, OrderedInit, WaitingInit};
-use crate::launch::prepared::{OwnSteps, Prepared};
+use crate::launch::prepared::{FailedStep, OwnSteps, Prepared};
 use crate::plan::network::SOCKETS_HANDED_OUT;
 use crate::protect::watch::Watch;
 use crate::report::error::Error;
+use crate::session::log::stats::Counts;
 use crate::session::mount_state::WorkerMounts;
-use crate::session::stats::Counts;
 
 /// A worker without a command, with what it has reported so far.
 #[derive(Debug)]
@@ -50,14 +50,6 @@ enum Life {
     Waiting(WaitingInit),
     /// It was given up: a descriptor was lost, because this program had no room for it.
     Lost,
-}
-
-/// The step that failed, as a worker reports it.
-#[derive(Clone, Copy, Debug)]
-struct FailedStep {
-    section: u32,
-    index: u32,
-    errno: i32,
 }
 
 impl Worker {
@@ -260,7 +252,7 @@ impl Worker {
 
     fn step_error(&self, prepared: &Prepared, step: FailedStep) -> Error {
         let own = self.own.as_ref().map(|own| &own.section);
-        prepared.step_failed(own, (step.section, step.index), step.errno)
+        prepared.step_failed(own, step)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::launch::inside::{CommandInit, OrderedInit};
 use crate::plan::network::SOCKETS_HANDED_OUT;
 use crate::plan::{Section, network};
 use crate::report::error::Error;
-use crate::session::view_fd::ViewFd;
+use crate::session::files::view_fd::ViewFd;
 use crate::session::zygote::Zygote;
 use crate::session::zygote::common_init::no_restrictions;
 use crate::session::zygote::worker::{MOST_TRIES, Worker, is_replaced};

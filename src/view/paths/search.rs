@@ -43,7 +43,7 @@ impl Default for SearchBudget {
 
 /// The result of a search. Paths are relative to its start, except those in `listed`.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct SearchResult {
     /// What matches. Nothing in it is below another match.
     pub(crate) matches: Vec<PathBuf>,
     /// The matches that could not be looked into, and why.
@@ -72,18 +72,31 @@ impl SearchError {
     }
 }
 
-/// Searches below `root`, which has no link in it, for `patterns`. Each has its progress at `root`. If there
-/// is no such directory, nothing is found.
+/// A pattern, and how far the directory where a search begins matches it.
+pub(crate) struct StartedPattern<'p> {
+    pub(crate) pattern: &'p Pattern,
+    pub(crate) progress: Progress,
+}
+
+impl<'p> StartedPattern<'p> {
+    /// A pattern whose first part matches names in the directory where the search begins.
+    pub(crate) fn new(pattern: &'p Pattern) -> Self {
+        Self { pattern, progress: pattern.start() }
+    }
+}
+
+/// Searches below `root`, which has no link in it, for `patterns`. If there is no such directory, nothing is
+/// found.
 ///
 /// # Errors
 /// A bound is reached; `root` cannot be listed; something ran out.
 pub(crate) fn search(
     root: &Path,
-    patterns: &[(&Pattern, Progress)],
+    patterns: &[StartedPattern<'_>],
     budget: &mut SearchBudget,
-) -> Result<Found, SearchError> {
-    let mut found = Found { is_matched: vec![false; patterns.len()], ..Found::default() };
-    let start = patterns.iter().map(|(_, progress)| *progress).collect();
+) -> Result<SearchResult, SearchError> {
+    let mut found = SearchResult { is_matched: vec![false; patterns.len()], ..SearchResult::default() };
+    let start = patterns.iter().map(|it| it.progress).collect();
     let mut pending = vec![Pending { path: PathBuf::new(), progress: start, is_taken: false }];
     while let Some(directory) = pending.pop() {
         if directory.is_taken && found.is_matched.iter().all(|is_matched| *is_matched) {
@@ -111,7 +124,7 @@ pub(crate) fn search(
         };
         found.listed.push(at);
         for (name, may_be_directory) in entries {
-            let next = patterns.iter().zip(progress).map(|((pattern, _), at)| pattern.next(*at, &name));
+            let next = patterns.iter().zip(progress).map(|(it, at)| it.pattern.next(*at, &name));
             let (progress, is_match): (Vec<Progress>, Vec<bool>) = next.unzip();
             found.is_matched.iter_mut().zip(&is_match).for_each(|(all, one)| *all |= one);
             let first = is_match.iter().position(|is_match| *is_match).filter(|_| !is_taken);
@@ -145,7 +158,7 @@ impl Pending {
     }
 }
 
-impl Found {
+impl SearchResult {
     /// Notes the directories below `base` that could not be looked into, if there are some. `what` follows
     /// "searched", and `effect` is what happens to all that is in them.
     pub(crate) fn note_closed(&self, view: &mut View, base: &Path, what: &str, effect: &str) {
@@ -235,10 +248,10 @@ mod tests {
     use super::*;
     use crate::report::remedy::Wording;
 
-    fn found(root: &Path, texts: &[&str]) -> Result<Found, SearchError> {
+    fn found(root: &Path, texts: &[&str]) -> Result<SearchResult, SearchError> {
         let patterns: Vec<Pattern> =
             texts.iter().map(|text| Pattern::read(Path::new(text)).expect(text)).collect();
-        let patterns: Vec<_> = patterns.iter().map(|pattern| (pattern, pattern.start())).collect();
+        let patterns: Vec<_> = patterns.iter().map(StartedPattern::new).collect();
         search(&fs::canonicalize(root).expect("its name"), &patterns, &mut SearchBudget::default())
     }
 
@@ -326,8 +339,8 @@ mod tests {
         let dir = tree(&["f"]);
         assert!(found(dir.path(), &["f/*"]).expect("found").matches.is_empty());
         let pattern = Pattern::read(Path::new("*")).expect("a pattern");
-        let gone =
-            search(&dir.path().join("none"), &[(&pattern, pattern.start())], &mut SearchBudget::default());
+        let started = [StartedPattern::new(&pattern)];
+        let gone = search(&dir.path().join("none"), &started, &mut SearchBudget::default());
         assert!(gone.expect("found").matches.is_empty());
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn check(view: &View, inputs: &Inputs<'_>) -> Result<(), Error> {
 }
 
 /// A path of the host that the policy names, and what it resolves to. Exactly that source is granted.
-pub(crate) struct NamedPath<'p> {
+pub(crate) struct PolicyPath<'p> {
     pub(crate) what: &'static str,
     pub(crate) given: &'p Path,
     pub(crate) resolved: ResolvedPath,
@@ -64,12 +64,12 @@ pub(crate) struct NamedPath<'p> {
 ///
 /// # Errors
 /// There is such a link.
-pub(crate) fn refuse_links_of_commands(view: &View, named: &[NamedPath<'_>]) -> Result<(), Error> {
+pub(crate) fn refuse_links_of_commands(view: &View, named: &[PolicyPath<'_>]) -> Result<(), Error> {
     let writable = resolved_path::writable(view);
     named.iter().try_for_each(|named| named.refuse_links_in(&writable))
 }
 
-impl NamedPath<'_> {
+impl PolicyPath<'_> {
     /// Refuses the path if it leads over a link in one of these directories. That holds for writable targets
     /// too: a second place in the sandbox would show protected or covered paths without their walls.
     ///
@@ -93,9 +93,10 @@ impl NamedPath<'_> {
 pub(crate) fn check_socket_directory(view: &View, directory: &Path) -> Result<(), Error> {
     const WHAT: &str = "directory of sockets";
     // The default directory is covered, also in a writable /tmp.
-    match is_replaceable(WHAT, directory, |at| view.is_writable(at))? {
-        true => Err(refused(WHAT, directory, REPLACEABLE, "put the sockets outside of all writable grants")),
-        false => Ok(()),
+    if is_replaceable(WHAT, directory, |at| view.is_writable(at))? {
+        Err(refused(WHAT, directory, REPLACEABLE, "put the sockets outside of all writable grants"))
+    } else {
+        Ok(())
     }
 }
 

@@ -250,7 +250,7 @@ fn collected(
             file.read_to_end(&mut all).unwrap();
             all
         }
-        None => cursor.rest().to_vec(),
+        None => cursor.remaining().to_vec(),
     };
     assert_eq!(all.len(), report + stdout + stderr);
     let json = serde_json::from_slice(&all[..report]).unwrap();

@@ -5,7 +5,7 @@ use entelix_core::sandbox::{CodeSpec, CommandOutput, SandboxLanguage};
 use kennel::Error;
 
 use crate::entelix;
-use crate::entelix::{KennelSandbox, told};
+use crate::entelix::{KennelSandbox, command_output};
 
 /// A command that runs the code on its stdin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl KennelSandbox {
         let mut command = self.command(program, timeout);
         command.args(arguments);
         match command.output_with_input(source.as_bytes()).await {
-            Ok(output) => Ok(told(output)),
+            Ok(output) => Ok(command_output(output)),
             Err(Error::NotFound { program }) => {
                 let reason = format!("{language:?} needs {program}, which is not in the sandbox");
                 Err(entelix_core::Error::invalid_request(reason))

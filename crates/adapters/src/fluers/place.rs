@@ -20,9 +20,9 @@ use nix::unistd::{geteuid, mkdtemp};
 /// Becomes [`RuntimeError::Sandbox`].
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FluersError {
-    #[error("{}", told(.0.chain(), .0.remedy()))]
+    #[error("{}", with_hint(.0.chain(), .0.remedy()))]
     Kennel(#[from] Error),
-    #[error("{}", told(reason.clone(), remedy.clone()))]
+    #[error("{}", with_hint(reason.clone(), remedy.clone()))]
     Policy { reason: String, remedy: Option<Remedy> },
     #[error("no directory for sockets: {}", kennel::internal::words(.0))]
     ContextPlace(#[from] std::io::Error),
@@ -60,7 +60,7 @@ impl From<FluersError> for RuntimeError {
     }
 }
 
-fn told(reason: String, remedy: Option<Remedy>) -> String {
+fn with_hint(reason: String, remedy: Option<Remedy>) -> String {
     match remedy {
         Some(remedy) => format!("{reason}; hint: {remedy}"),
         None => reason,

@@ -78,17 +78,17 @@ impl Entry {
         let [before, after] = sides;
         let is_replaced = kind(before) != kind(after) && !is_one_sided(before, after);
         if !is_replaced {
-            return self.one(before, after, format);
+            return self.render_sides(before, after, format);
         }
         let nothing = Side::default();
-        let (mut text, removed) = self.one(before, &nothing, format);
-        let (more, added) = self.one(&nothing, after, format);
+        let (mut text, removed) = self.render_sides(before, &nothing, format);
+        let (more, added) = self.render_sides(&nothing, after, format);
         text.push_str(&more);
         let is_text = removed.is_text && added.is_text;
         (text, Counts { added: added.added, removed: removed.removed, is_text })
     }
 
-    fn one(&self, before: &Side, after: &Side, format: Format) -> (String, Counts) {
+    fn render_sides(&self, before: &Side, after: &Side, format: Format) -> (String, Counts) {
         let [old, new] = self.names();
         let mut page = Page { text: String::new(), format };
         page.line(style::TITLE, &format!("diff --git a/{old} b/{new}"));
@@ -273,25 +273,31 @@ impl Page {
         self.line(style::HUNK, &place);
         let mut at = before.start;
         for hunk in hunks {
-            self.lines(input, &input.before, at..hunk.before.start, (' ', Style::new()));
-            self.lines(input, &input.before, hunk.before.clone(), ('-', style::REMOVED));
-            self.lines(input, &input.after, hunk.after.clone(), ('+', style::ADDED));
+            self.lines(input, &input.before, at..hunk.before.start, ' ');
+            self.lines(input, &input.before, hunk.before.clone(), '-');
+            self.lines(input, &input.after, hunk.after.clone(), '+');
             at = hunk.before.end;
         }
-        self.lines(input, &input.before, at..before.end, (' ', Style::new()));
+        self.lines(input, &input.before, at..before.end, ' ');
     }
 
+    /// Lines of one side, after the sign of a diff.
     fn lines(
         &mut self,
         input: &InternedInput<&[u8]>,
         tokens: &[imara_diff::Token],
         which: Range<u32>,
-        (sign, style): (char, Style),
+        sign: char,
     ) {
+        let style = match sign {
+            '-' => style::REMOVED,
+            '+' => style::ADDED,
+            _ => Style::new(),
+        };
         for token in tokens.get(which.start as usize..which.end as usize).unwrap_or_default() {
             let line: &[u8] = input.interner[*token];
             let text = line.strip_suffix(b"\n");
-            self.line(style, &format!("{sign}{}", shown(text.unwrap_or(line))));
+            self.line(style, &format!("{sign}{}", escaped_line(text.unwrap_or(line))));
             if text.is_none() {
                 self.line(Style::new(), "\\ No newline at end of file");
             }
@@ -309,7 +315,7 @@ fn range(lines: &Range<u32>) -> String {
 }
 
 /// A line of a file, escaped and cut. Tabs stay.
-fn shown(line: &[u8]) -> String {
+fn escaped_line(line: &[u8]) -> String {
     let mut text = String::new();
     for chunk in line.get(..LONGEST_LINE * 4).unwrap_or(line).utf8_chunks() {
         let parts = chunk.valid().split('\t').map(harmless).collect::<Vec<_>>();
@@ -361,8 +367,8 @@ mod tests {
 
     #[test]
     fn lines_are_escaped_and_cut() {
-        assert_eq!(shown(b"\ta\x1b[2J\r\xff"), "\ta\\u{1b}[2J\\r\\xff");
-        let long = shown(&[b'a'; 10_000]);
+        assert_eq!(escaped_line(b"\ta\x1b[2J\r\xff"), "\ta\\u{1b}[2J\\r\\xff");
+        let long = escaped_line(&[b'a'; 10_000]);
         assert!(long.len() < 2100 && long.ends_with("… (a line of 10000 bytes)"), "{long}");
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn probe(arguments: &args::host::Probe) -> Result<ExitCode, Error> {
             // Dropping the future removes what the probe created, so an interrupted probe leaves nothing
             // behind.
             status = interrupted() => status.map(Err),
-            probe = progress::shown("trying protections", Probe::run(arguments.profile)) => probe.map(Ok),
+            probe = progress::awaiting("trying protections", Probe::run(arguments.profile)) => probe.map(Ok),
         }
     });
     let probe = match probe? {
@@ -75,7 +75,7 @@ fn row(table: Table, finding: &Finding) -> String {
         Found::Degraded | Found::Missing => style::WEAK,
         Found::Untested => style::FAINT,
     };
-    let mut row = table.row("  ", finding.name, (style, &finding.state.to_string()), &finding.detail);
+    let mut row = table.row("  ", finding.name, style, &finding.state.to_string(), &finding.detail);
     if let Some(remedy) = &finding.remedy {
         row += &table.line(
             &" ".repeat(table.detail_column("  ")),

@@ -15,7 +15,7 @@ const MOST: usize = 12;
 
 /// The text for a policy and what it comes to.
 pub(super) fn instructions(policy: &Policy, in_force: &InForce, may_commit: bool) -> String {
-    let directory = shown(&in_force.directory);
+    let directory = escaped_path(&in_force.directory);
     let mut text = format!(
         "These tools work in a Kennel sandbox on the user's machine. Commands start in {directory}. "
     );
@@ -42,7 +42,7 @@ pub(super) fn instructions(policy: &Policy, in_force: &InForce, may_commit: bool
     text
 }
 
-fn shown(path: &Path) -> String {
+fn escaped_path(path: &Path) -> String {
     harmless(&path.to_string_lossy())
 }
 
@@ -63,7 +63,7 @@ fn writable(in_force: &InForce) -> String {
             in_force.places.iter().filter(is_meant).map(|place| place.path.as_path()).collect();
         // What is below another one is no news.
         let is_below = |path: &Path| found.iter().any(|other| *other != path && path.starts_with(other));
-        found.iter().filter(|path| !is_below(path)).map(|path| shown(path)).collect::<Vec<_>>()
+        found.iter().filter(|path| !is_below(path)).map(|path| escaped_path(path)).collect::<Vec<_>>()
     };
     let mut text = match &*places(PlaceAccess::Write, None) {
         [] => "Nothing of the machine is writable.".to_owned(),

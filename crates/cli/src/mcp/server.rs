@@ -106,7 +106,7 @@ impl Server {
         match name {
             Name::Run => arguments::<Run>(given)?.call(session, &self.shared, listener).await,
             Name::Shell => {
-                arguments::<Snippet>(given)?.call(session, (&self.shells, &self.shared), listener).await
+                arguments::<Snippet>(given)?.call(session, &self.shells, &self.shared, listener).await
             }
             Name::ReadFile => arguments::<Read>(given)?.call(session).await,
             Name::WriteFile => {

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use crate::parse::parse;
 
-    fn said(line: &[&str]) -> String {
+    fn error_text(line: &[&str]) -> String {
         let typed: Vec<OsString> = ["kennel"].iter().chain(line).map(Into::into).collect();
         parse(&typed).expect_err("no arguments").to_string()
     }
@@ -149,7 +149,7 @@ mod tests {
             (&["sh", "-c", "echo 'a'"], r"write: kennel run sh -c 'echo '\''a'\'''"),
             (&["sh", "a\u{1b}b"], r"write: kennel run sh 'a\u{1b}b'"),
         ] {
-            assert!(said(line).contains(tip), "{line:?}: {}", said(line));
+            assert!(error_text(line).contains(tip), "{line:?}: {}", error_text(line));
         }
     }
 
@@ -161,7 +161,7 @@ mod tests {
             (&["run", "--pas", "x"], "similar argument exists: '--pass-env'"),
             (&["--versio"], "similar argument exists: '--version'"),
         ] {
-            let said = said(line);
+            let said = error_text(line);
             assert!(
                 said.contains(tip)
                     && !said.contains("write: kennel run ")
@@ -172,7 +172,7 @@ mod tests {
         for line in
             [&["run", "--bogus", "--", "ls"][..], &["exec", "a1", "--bogus", "ls"], &["--bogus", "ls"]]
         {
-            assert!(!said(line).contains("tip:"), "{line:?}: {}", said(line));
+            assert!(!error_text(line).contains("tip:"), "{line:?}: {}", error_text(line));
         }
     }
 
@@ -183,7 +183,7 @@ mod tests {
             (&["run", "--net", "none", "--"], "as in: kennel run --net none make test\n"),
             (&["exec", "a1"], "as in: kennel exec a1 make test\n"),
         ] {
-            assert!(said(line).contains(tip), "{line:?}: {}", said(line));
+            assert!(error_text(line).contains(tip), "{line:?}: {}", error_text(line));
         }
     }
 }

@@ -27,7 +27,7 @@ use shown::{Holds, Origins, Row};
 /// Runs `kennel policy`.
 pub(crate) fn policy(action: &PolicyAction) -> Result<ExitCode, Error> {
     match action {
-        PolicyAction::Show(show) => report::print(shown(show)?.as_bytes())?,
+        PolicyAction::Show(show) => report::print(show_text(show)?.as_bytes())?,
         PolicyAction::Check(flags) => {
             let policy = from_flags(flags)?;
             let sandbox = Sandbox::new(&policy)?;
@@ -39,7 +39,7 @@ pub(crate) fn policy(action: &PolicyAction) -> Result<ExitCode, Error> {
 }
 
 /// The text that `kennel policy show` prints.
-fn shown(show: &Show) -> Result<String, Error> {
+fn show_text(show: &Show) -> Result<String, Error> {
     if let [first, second] = &show.diff[..] {
         let rows = |name: &OsString| compared(name, &show.flags);
         let difference = shown::difference(&rows(first)?, &rows(second)?);
@@ -105,7 +105,7 @@ fn start_once(mut policy: Policy) -> Result<(), Error> {
     policy.overlay = policy.overlay.filter(|overlay| overlay.upper.is_none());
     process::runtime(process::IDLE_THREAD)?.block_on(async {
         let sandbox = Sandbox::new(&policy)?;
-        let tried = progress::shown("starting a sandbox", sandbox.try_start()).await;
+        let tried = progress::awaiting("starting a sandbox", sandbox.try_start()).await;
         sandbox.shutdown().await;
         tried
     })

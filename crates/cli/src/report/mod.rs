@@ -246,7 +246,7 @@ pub(crate) fn enforcement_table(enforcement: &Enforcement) -> String {
             State::Degraded => style::WEAK,
             State::Off => style::BAD,
         };
-        table.row("", entry.name.as_str(), (style, state(entry.state)), &entry.detail)
+        table.row("", entry.name.as_str(), style, state(entry.state), &entry.detail)
     };
     let rows = enforcement.protections().iter().map(row);
     let causes = causes(enforcement.protections().iter());

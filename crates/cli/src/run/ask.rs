@@ -60,7 +60,7 @@ type Question = (NetworkRequest, oneshot::Sender<Decision>);
 type OpenQuestion = Arc<Mutex<Option<Sender<Vec<u8>>>>>;
 
 /// The place where questions are asked.
-pub(crate) struct Desk {
+pub(crate) struct Prompt {
     questions: Sender<Question>,
     open: OpenQuestion,
     /// Rules to add to the file.
@@ -71,7 +71,7 @@ pub(crate) struct Desk {
     is_over: Arc<AtomicBool>,
 }
 
-impl Desk {
+impl Prompt {
     /// Prepares to ask, and makes the policy one with a proxy.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use crate::{
     report,
     terminal::progress,
 };
-use ask::Desk;
+use ask::Prompt;
 use learn::Learning;
 use streams::until_outcome;
 
@@ -85,15 +85,15 @@ fn confine(run: &Run) -> Result<Finished, Error> {
     policy.notes.extend(flags::notes(&run.policy));
     let file = run.learn.as_deref();
     let learning = file.map(|file| Learning::begin(file, run, &mut policy)).transpose()?;
-    let desk = run.ask.then(|| Desk::open(&run.policy, &mut policy)).transpose()?;
+    let prompt = run.ask.then(|| Prompt::open(&run.policy, &mut policy)).transpose()?;
     let choice = Choice::of(run, &mut policy)?;
     let program = run.command.first().ok_or(Error::NotFound { program: String::new() })?;
-    let mut confinement = match (choice, &desk) {
+    let mut confinement = match (choice, &prompt) {
         (Some(choice), _) => Confinement::Session(choice),
-        (None, desk) => {
+        (None, prompt) => {
             let sandbox = Sandbox::eager(&policy)?;
-            Confinement::Sandbox(match (desk, &learning) {
-                (Some(desk), _) => sandbox.on_request(ask::LONGEST, desk.callback()),
+            Confinement::Sandbox(match (prompt, &learning) {
+                (Some(prompt), _) => sandbox.on_request(ask::LONGEST, prompt.callback()),
                 (None, Some(learning)) => sandbox.on_request(ask::LONGEST, learning.callback()),
                 (None, None) => sandbox,
             })
@@ -103,14 +103,13 @@ fn confine(run: &Run) -> Result<Finished, Error> {
     let mut finished = runtime.block_on(async {
         match &mut confinement {
             Confinement::Sandbox(sandbox) => {
-                let ended = until_outcome(run, &policy, desk.as_ref(), sandbox.command(program)).await;
+                let ended = until_outcome(run, &policy, prompt.as_ref(), sandbox.command(program)).await;
                 // Remove the cgroup before this process ends.
                 sandbox.shutdown().await;
                 Ok(Finished { outcome: ended?, settled: Ok(Settled::default()), learned: Ok(None) })
             }
             Confinement::Session(choice) => {
-                let deciders = (desk.as_ref(), learning.as_ref());
-                in_session(run, &policy, deciders, choice, program).await
+                in_session(run, &policy, prompt.as_ref(), learning.as_ref(), choice, program).await
             }
         }
     });
@@ -118,7 +117,7 @@ fn confine(run: &Run) -> Result<Finished, Error> {
     // not wait for a thread that still reads input.
     drop((confinement, policy));
     runtime.shutdown_background();
-    desk.iter().for_each(Desk::settle);
+    prompt.iter().for_each(Prompt::settle);
     if let (Some(learning), Ok(finished)) = (learning, &mut finished) {
         finished.learned = learning.write(&finished.outcome).map(Some);
     }
@@ -129,24 +128,25 @@ fn confine(run: &Run) -> Result<Finished, Error> {
 async fn in_session(
     run: &Run,
     policy: &Policy,
-    (desk, learning): (Option<&Desk>, Option<&Learning>),
+    prompt: Option<&Prompt>,
+    learning: Option<&Learning>,
     choice: &mut Choice,
     program: &OsStr,
 ) -> Result<Finished, Error> {
     start_blocking_thread().await?;
     let prepare = async |policy: &Policy| {
         let mut builder = Session::builder(policy).ready_workers(1);
-        if let Some(desk) = desk {
-            builder = builder.on_request(ask::LONGEST, desk.callback());
+        if let Some(prompt) = prompt {
+            builder = builder.on_request(ask::LONGEST, prompt.callback());
         } else if let Some(learning) = learning {
             builder = builder.on_request(ask::LONGEST, learning.callback());
         }
-        progress::shown("preparing the sandbox", builder.prepare()).await
+        progress::awaiting("preparing the sandbox", builder.prepare()).await
     };
     let session = choice.prepare(policy, prepare).await?;
-    let mut ended = until_outcome(run, policy, desk, session.command(program)).await;
+    let mut ended = until_outcome(run, policy, prompt, session.command(program)).await;
     let settled = match &mut ended {
-        Ok(outcome) => progress::shown("looking at the changes", choice.settle(&session, outcome)).await,
+        Ok(outcome) => progress::awaiting("looking at the changes", choice.settle(&session, outcome)).await,
         Err(_) => None,
     };
     session.shutdown().await;

@@ -13,7 +13,7 @@ use std::{
 
 use kennel::{
     Child, Command, Ended, Error, Outcome, Policy, Terminal,
-    internal::{Outlets, is_one_file},
+    internal::{OutputCopier, is_one_file},
 };
 use tokio::{
     io::AsyncReadExt,
@@ -21,7 +21,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::ask::Desk;
+use super::ask::Prompt;
 use crate::{
     args::run::Run,
     report,
@@ -38,7 +38,7 @@ use crate::{
 pub(super) async fn until_outcome(
     run: &Run,
     policy: &Policy,
-    desk: Option<&Desk>,
+    prompt: Option<&Prompt>,
     mut command: Command,
 ) -> Result<Outcome, Error> {
     command.args(run.command.iter().skip(1));
@@ -49,12 +49,12 @@ pub(super) async fn until_outcome(
     let piped = if takes_keys { [false; 3] } else { reasons.piped() };
     let terminal = if takes_keys { Some(UserTerminal::whole()?) } else { UserTerminal::find(piped)? };
     let [_, reads_stdout, reads_stderr] = piped;
-    let outlets = Outlets::new(
+    let copier = OutputCopier::new(
         &mut command,
         reads_stdout.then(|| duplicate(&io::stdout())).transpose()?,
         reads_stderr.then(|| duplicate(&io::stderr())).transpose()?,
     )?;
-    relayed(terminal, desk, outlets, &mut command).await
+    relayed(terminal, prompt, copier, &mut command).await
 }
 
 /// Reasons why output passes through Kennel.
@@ -85,27 +85,27 @@ fn duplicate(stream: &impl AsFd) -> Result<OwnedFd, Error> {
 /// Runs the command with its terminal, if it gets one.
 async fn relayed(
     user: Option<UserTerminal>,
-    desk: Option<&Desk>,
-    outlets: Outlets,
+    prompt: Option<&Prompt>,
+    copier: OutputCopier,
     command: &mut Command,
 ) -> Result<Outcome, Error> {
-    let mut relay = Relay::prepare(user, desk.map(Desk::without_answers))?.in_runtime()?;
+    let mut relay = Relay::prepare(user, prompt.map(Prompt::without_answers))?.in_runtime()?;
     if let Some(terminal) = relay.pseudoterminal()? {
         command.pseudoterminal(terminal);
     }
     let mut child = command.spawn().await?;
     report::chosen(&child.published());
-    let copying = outlets.copy(&mut child);
+    let copies = copier.copy(&mut child);
     let mut terminal = child.terminal.clone();
     if let Some(terminal) = &terminal {
         relay.begin(terminal)?;
     }
     let outcome = until_end(&mut child, &mut relay, &mut terminal).await;
-    desk.into_iter().for_each(Desk::close);
+    prompt.into_iter().for_each(Prompt::close);
     let shown = show_rest(&mut relay, terminal, &outcome).await;
     let mut outcome = outcome?;
     let hurry = relay.signals.ending(outcome.status);
-    copying.finish(&mut outcome, hurry).await;
+    copies.finish(&mut outcome, hurry).await;
     outcome.truncated |= shown.is_err();
     let was_killed = matches!(outcome.ended, Ended::TimedOut | Ended::Signaled);
     let unwritten = unwritten(shown, was_killed).map(|error| error.chain());

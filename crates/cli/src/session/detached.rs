@@ -36,7 +36,7 @@ pub(crate) fn start(session: &str, call: &Call, log: Option<&Path>) -> Result<Ex
             Event::Detached(id) => {
                 return report::print(format!("{id}\n").as_bytes()).map(|()| ExitCode::SUCCESS);
             }
-            Event::Ended { code, message, .. } => return Ok(told(code, &message)),
+            Event::Ended { code, message, .. } => return Ok(relay_end(code, &message)),
             _ => {}
         }
     }
@@ -57,7 +57,7 @@ pub(crate) fn logs(logs: &Logs) -> Result<ExitCode, Error> {
                 ));
                 Ok(())
             }
-            Event::Ended { code, message, .. } => return Ok(told(code, &message)),
+            Event::Ended { code, message, .. } => return Ok(relay_end(code, &message)),
             _ => Ok(()),
         };
         match written {
@@ -75,7 +75,7 @@ pub(crate) fn kill(which: &Which, signal: Signal) -> Result<ExitCode, Error> {
     client.kill(which.id, signal)?;
     loop {
         if let Event::Ended { code, message, .. } = next(&client)? {
-            return Ok(told(code, &message));
+            return Ok(relay_end(code, &message));
         }
     }
 }
@@ -105,7 +105,7 @@ fn next(client: &Client) -> Result<Event, Error> {
 }
 
 /// Prints lines of the session, and passes its exit status on.
-fn told(code: u8, message: &[u8]) -> ExitCode {
+fn relay_end(code: u8, message: &[u8]) -> ExitCode {
     report::relay(message, code != 0);
     code.into()
 }

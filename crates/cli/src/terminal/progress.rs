@@ -25,7 +25,7 @@ const TURN: Duration = Duration::from_millis(120);
 const PICTURES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
 /// Waits for `work`. `what` is what it does, such as `committing changes`.
-pub(crate) async fn shown<T>(what: &str, work: impl Future<Output = T>) -> T {
+pub(crate) async fn awaiting<T>(what: &str, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     let begun = Instant::now();
     tokio::select! {
@@ -35,7 +35,7 @@ pub(crate) async fn shown<T>(what: &str, work: impl Future<Output = T>) -> T {
     }
     let Some(line) = Line::new() else { return work.await };
     for picture in PICTURES.iter().cycle() {
-        line.draw(&said(picture, what, begun));
+        line.draw(&progress_line(picture, what, begun));
         tokio::select! {
             biased;
             done = &mut work => return done,
@@ -75,14 +75,14 @@ fn turn(what: &str, still_runs: impl Fn(Duration) -> bool) {
     }
     let Some(line) = Line::new() else { return };
     for picture in PICTURES.iter().cycle() {
-        line.draw(&said(picture, what, begun));
+        line.draw(&progress_line(picture, what, begun));
         if !still_runs(TURN) {
             return;
         }
     }
 }
 
-fn said(picture: &str, what: &str, begun: Instant) -> String {
+fn progress_line(picture: &str, what: &str, begun: Instant) -> String {
     format!("{picture} {what}, {} s", begun.elapsed().as_secs())
 }
 

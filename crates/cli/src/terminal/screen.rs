@@ -47,7 +47,7 @@ pub(crate) struct IsRaw(pub(super) Arc<AtomicBool>);
 
 impl IsRaw {
     /// What to write to the user's terminal: it makes line ends itself.
-    fn shown(&self, mut bytes: Vec<u8>) -> Vec<u8> {
+    fn without_returns(&self, mut bytes: Vec<u8>) -> Vec<u8> {
         if !self.0.load(Relaxed) {
             let mut next = bytes.iter().skip(1).copied().chain([0]).collect::<Vec<u8>>().into_iter();
             bytes.retain(|&byte| next.next() != Some(b'\n') || byte != b'\r');
@@ -106,7 +106,7 @@ impl Screen {
     /// Takes output, and shows what can be shown at once.
     pub(crate) fn show(&mut self, bytes: &[u8]) {
         let bytes = bytes.to_vec();
-        self.output.extend(if self.is_terminal { self.is_raw.shown(bytes) } else { bytes });
+        self.output.extend(if self.is_terminal { self.is_raw.without_returns(bytes) } else { bytes });
         self.flush();
     }
 

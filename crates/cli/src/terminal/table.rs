@@ -67,7 +67,7 @@ impl Table {
     }
 
     /// A row: a name, a state in its style, and a text, which starts in one column of all rows.
-    pub(crate) fn row(self, indent: &str, name: &str, (style, state): (Style, &str), text: &str) -> String {
+    pub(crate) fn row(self, indent: &str, name: &str, style: Style, state: &str, text: &str) -> String {
         let column = self.detail_column(indent);
         let head = format!("{indent}{name:<NAME$} {} ", self.paint.paint(style, &format!("{state:<STATE$}")));
         if column == indent.len() + BELOW {

@@ -44,7 +44,7 @@ pub(crate) fn map(
 }
 
 /// munmap(2) of a range that [`map`] mapped and nothing refers to any more.
-pub(crate) fn unmap((base, length): (usize, usize)) {
+pub(crate) fn unmap(base: usize, length: usize) {
     // It cannot fail for a mapped range, and an unmapped one needs no call.
     let _ = call!(nr::MUNMAP, base, length);
 }

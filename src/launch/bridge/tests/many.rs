@@ -9,7 +9,7 @@ use super::*;
 fn room_for(plan: &mut BridgePlan, files: u64, connections: u32) {
     let mut walls = crate::plan::Section::default();
     for (index, entry) in (0..).zip(entries(&plan.walls.bytes)) {
-        let (protection, _) = plan.walls.step(index).expect("there");
+        let protection = plan.walls.step(index).expect("there").protection;
         walls.push(
             protection,
             &match entry.expect("whole").step {

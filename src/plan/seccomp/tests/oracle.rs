@@ -6,7 +6,7 @@ use libc::c_long;
 use proptest::prelude::*;
 
 use crate::plan::seccomp::observed::OBSERVED;
-use crate::plan::seccomp::rule::{Question, Rule, Test, Verdict, Word};
+use crate::plan::seccomp::rule::{FilterQuestion, FilterVerdict, SyscallRule, Test, Word};
 use crate::plan::seccomp::rules::{OWN_GROUP, OWN_USER, RULES};
 use crate::plan::seccomp::syscalls::{ALLOWED, REFUSED};
 use crate::plan::seccomp::table::{CallDecision, Range};
@@ -123,22 +123,22 @@ const BOUNDARY_VALUES: &[u32] = &[
 const IDS: Ids = Ids { user: 1000, group: 100 };
 
 /// The verdict by the lists and rules, read in the simplest way.
-fn expected(call: &Call) -> Verdict {
+fn expected(call: &Call) -> FilterVerdict {
     let listed = |calls: &[c_long]| calls.contains(&c_long::from(call.number));
     match call.number {
-        _ if call.arch != X86_64 => Verdict::Kill,
-        u32::MAX => Verdict::refuse(libc::ENOSYS),
-        0x4000_0000.. => Verdict::Kill,
-        _ if ALLOWED.iter().any(|group| listed(group)) => Verdict::Allow,
-        _ if REFUSED.iter().any(|group| listed(group)) => Verdict::refuse(libc::EPERM),
+        _ if call.arch != X86_64 => FilterVerdict::Kill,
+        u32::MAX => FilterVerdict::refuse(libc::ENOSYS),
+        0x4000_0000.. => FilterVerdict::Kill,
+        _ if ALLOWED.iter().any(|group| listed(group)) => FilterVerdict::Allow,
+        _ if REFUSED.iter().any(|group| listed(group)) => FilterVerdict::refuse(libc::EPERM),
         _ => RULES
             .iter()
             .find(|rule| listed(rule.calls))
-            .map_or(Verdict::refuse(libc::ENOSYS), |rule| judge(rule, call)),
+            .map_or(FilterVerdict::refuse(libc::ENOSYS), |rule| judge(rule, call)),
     }
 }
 
-fn judge(rule: &Rule, call: &Call) -> Verdict {
+fn judge(rule: &SyscallRule, call: &Call) -> FilterVerdict {
     let holds = |test: &Test| match *test {
         Test::OneOf(word, mask, values) => values.contains(&(read(word, call) & mask)),
         Test::NoneOf(word, mask, values) => !values.contains(&(read(word, call) & mask)),
@@ -223,13 +223,13 @@ proptest! {
         let (plain, supervised, explained) = (run(Asks::Nothing), run(Asks::Questions), run(Asks::Refusals));
         let judged = table::judge(&table::SystemCall { number: call.number, arguments: call.arguments });
         let verdict = expected(&call);
-        prop_assert!(call.arch != X86_64 || verdict == Verdict::Kill || judged.0 == verdict);
+        prop_assert!(call.arch != X86_64 || verdict == FilterVerdict::Kill || judged.0 == verdict);
         match verdict {
-            Verdict::Ask(question) => {
+            FilterVerdict::Ask(question) => {
                 prop_assert_eq!(plain, question.unanswered(false).encode());
                 prop_assert_eq!([supervised, explained], [libc::SECCOMP_RET_USER_NOTIF; 2]);
             }
-            Verdict::Refuse(errno) if errno != libc::ENOSYS.cast_unsigned() => {
+            FilterVerdict::Refuse(errno) if errno != libc::ENOSYS.cast_unsigned() => {
                 prop_assert_eq!([plain, supervised], [verdict.encode(); 2]);
                 prop_assert_eq!(explained, libc::SECCOMP_RET_USER_NOTIF);
             }
@@ -257,12 +257,12 @@ fn without_a_listener_root_is_told_that_owners_are_set() {
     let chown = |ids| action(libc::SYS_chown, [0, 33, 33, 0, 0, 0], ids);
     assert_eq!(
         [chown(IDS), chown(root)],
-        [Verdict::refuse(libc::EPERM), Verdict::Pretend].map(Verdict::encode)
+        [FilterVerdict::refuse(libc::EPERM), FilterVerdict::Pretend].map(FilterVerdict::encode)
     );
     let chmod = |ids| action(libc::SYS_chmod, [0, 0o2755, 0, 0, 0, 0], ids);
-    assert_eq!([chmod(IDS), chmod(root)], [Verdict::refuse(libc::EPERM).encode(); 2]);
+    assert_eq!([chmod(IDS), chmod(root)], [FilterVerdict::refuse(libc::EPERM).encode(); 2]);
     let own = |ids: Ids| action(libc::SYS_chown, [0, ids.user.into(), ids.group.into(), 0, 0, 0], ids);
-    assert_eq!([own(IDS), own(root)], [Verdict::Allow.encode(); 2]);
+    assert_eq!([own(IDS), own(root)], [FilterVerdict::Allow.encode(); 2]);
     assert_ne!(own(root), action(libc::SYS_chown, [0, 0, 0, 0, 0, 0], IDS), "those of another user");
 }
 
@@ -272,7 +272,8 @@ fn no_question_reaches_the_kernel() {
         for filter in [full(), for_zygote(), for_worker()] {
             let program = program(filter, asks, IDS);
             interpreter::check(&program);
-            let marks = [Question::Mode, Question::Owner].map(|question| Verdict::Ask(question).encode());
+            let marks = [FilterQuestion::Mode, FilterQuestion::Owner]
+                .map(|question| FilterVerdict::Ask(question).encode());
             assert!(program.iter().all(|step| ![OWN_USER, OWN_GROUP].contains(&step.k)));
             assert!(program.iter().all(|step| step.code != 0x06 || !marks.contains(&step.k)));
         }
@@ -301,7 +302,7 @@ fn observing_asks_about_listed_calls_and_changes_no_refusal() {
     let allowed = OBSERVED.iter().all(|call| {
         let arguments = [0; 6];
         let number = u32::try_from(call.number).expect("a number");
-        expected(&Call { number, arch: X86_64, arguments }) == Verdict::Allow
+        expected(&Call { number, arch: X86_64, arguments }) == FilterVerdict::Allow
     });
     assert!(allowed, "a call that is always refused needs no question");
 }
@@ -340,7 +341,7 @@ fn every_number_gets_the_verdict_of_the_rules() {
 fn programs_too_long_for_short_jumps_are_still_right() {
     let verdict = |number: u32| match number % 5 {
         0 => CallDecision::Rule(usize::try_from(number / 5).expect("small") % RULES.len()),
-        n => CallDecision::Verdict(Verdict::Refuse(number % 100 * 5 + n)),
+        n => CallDecision::Verdict(FilterVerdict::Refuse(number % 100 * 5 + n)),
     };
     let ranges: Vec<Range> = (0..1500).map(|n| Range { first: n * 3, decision: verdict(n) }).collect();
     let long = tree::compile(&ranges, RULES);

@@ -60,7 +60,7 @@ fn a_text_that_a_resolver_reads_as_an_address_is_not_a_name() {
         "127。0。0。1",
         "①",
     ] {
-        let error = Host::parse(host).expect_err(host).to_string();
+        let error = DestinationHost::parse(host).expect_err(host).to_string();
         assert!(error.contains("does not end in a number"), "{host:?}: {error}");
     }
 }
@@ -127,15 +127,15 @@ fn names_are_as_long_as_dns_allows() {
     let label = "a".repeat(63);
     let full = format!("{label}.{label}.{label}.{}", "a".repeat(61));
     assert_eq!(full.len(), 253);
-    assert_eq!(Name::parse(&format!("{full}.")).expect("253 and a dot").as_str(), full);
-    Name::parse(&format!("{full}a")).expect_err("254");
-    Name::parse(&format!("{label}a.example")).expect_err("a label of 64");
-    Name::parse(&"ü.".repeat(100_000)).expect_err("too long for IDNA");
+    assert_eq!(DnsName::parse(&format!("{full}.")).expect("253 and a dot").as_str(), full);
+    DnsName::parse(&format!("{full}a")).expect_err("254");
+    DnsName::parse(&format!("{label}a.example")).expect_err("a label of 64");
+    DnsName::parse(&"ü.".repeat(100_000)).expect_err("too long for IDNA");
 }
 
 #[test]
 fn is_below_compares_whole_labels() {
-    let parent = Name::parse("example.com").expect("a name");
+    let parent = DnsName::parse("example.com").expect("a name");
     for (name, below) in [
         ("www.example.com", true),
         ("a.b.example.com", true),
@@ -144,15 +144,15 @@ fn is_below_compares_whole_labels() {
         ("example.com.evil.example", false),
         ("com", false),
     ] {
-        assert_eq!(Name::parse(name).expect(name).is_below(&parent), below, "{name}");
+        assert_eq!(DnsName::parse(name).expect(name).is_below(&parent), below, "{name}");
     }
 }
 
 #[test]
 fn an_address_from_bytes_has_the_same_form() {
     let mapped: IpAddr = "::ffff:10.0.0.1".parse().expect("an address");
-    assert_eq!(Host::of(mapped), Host::parse("10.0.0.1").expect("an address"));
-    assert_eq!(Host::of(mapped), Host::parse("[::ffff:10.0.0.1]").expect("an address"));
+    assert_eq!(DestinationHost::of(mapped), DestinationHost::parse("10.0.0.1").expect("an address"));
+    assert_eq!(DestinationHost::of(mapped), DestinationHost::parse("[::ffff:10.0.0.1]").expect("an address"));
 }
 
 /// Text that is often close to a destination.
@@ -189,14 +189,14 @@ proptest! {
         if let Ok(found) = Destination::parse(&text) {
             prop_assert_eq!(Destination::parse(&found.to_string()), Ok(found));
         }
-        if let Ok(found) = Host::parse(&text) {
-            prop_assert_eq!(Host::parse(&found.to_string()), Ok(found));
+        if let Ok(found) = DestinationHost::parse(&text) {
+            prop_assert_eq!(DestinationHost::parse(&found.to_string()), Ok(found));
         }
     }
 
     #[test]
     fn a_parsed_name_is_valid_in_dns(text in text()) {
-        if let Ok(name) = Name::parse(&text) {
+        if let Ok(name) = DnsName::parse(&text) {
             let name = name.as_str();
             prop_assert!(name.len() <= 253 && name.parse::<IpAddr>().is_err());
             prop_assert!(name.split('.').all(|label| (1..=63).contains(&label.len())));
@@ -206,11 +206,11 @@ proptest! {
 
     #[test]
     fn every_address_has_one_canonical_form(v4 in any::<Ipv4Addr>(), v6 in any::<Ipv6Addr>(), port in 1u16..) {
-        let mapped = Host::parse(&format!("[{}]", v4.to_ipv6_mapped()));
-        prop_assert_eq!(mapped, Ok(Host::Address(v4.into())));
-        prop_assert_eq!(Host::parse(&v4.to_string()), Ok(Host::Address(v4.into())));
-        prop_assert_eq!(Host::parse(&format!("[{v6}]")), Ok(Host::of(v6.into())));
-        let whole = Destination { host: Host::of(v6.into()), port };
+        let mapped = DestinationHost::parse(&format!("[{}]", v4.to_ipv6_mapped()));
+        prop_assert_eq!(mapped, Ok(DestinationHost::Address(v4.into())));
+        prop_assert_eq!(DestinationHost::parse(&v4.to_string()), Ok(DestinationHost::Address(v4.into())));
+        prop_assert_eq!(DestinationHost::parse(&format!("[{v6}]")), Ok(DestinationHost::of(v6.into())));
+        let whole = Destination { host: DestinationHost::of(v6.into()), port };
         prop_assert_eq!(Destination::parse(&whole.to_string()), Ok(whole));
     }
 }

@@ -307,7 +307,7 @@ proptest! {
         let texts: Vec<String> =
             patterns.iter().map(|(name, port)| format!("{}:{}", name.join("."), port_text(*port))).collect();
         let list = Rules::parse(texts.iter().map(String::as_str)).expect("rules");
-        let host = Host::parse(&asked.join(".")).expect("a name");
+        let host = DestinationHost::parse(&asked.join(".")).expect("a name");
         let found = (1..4).any(|port| list.find(&Destination { host: host.clone(), port }).is_some());
         prop_assert_eq!(list.may_match(&host), found);
     }

@@ -9,7 +9,7 @@ use kennel::{
 
 use super::{
     input,
-    runtime::{cache_directory, failed, shown},
+    runtime::{cache_directory, escaped_path, failed},
 };
 use crate::{
     args::manifest::Compile,
@@ -25,12 +25,12 @@ pub(super) fn compile(compile: &Compile) -> Result<ExitCode, Error> {
     };
     let mut code = ExitCode::SUCCESS;
     for file in &compile.files {
-        match one(&runtime, file) {
+        match program_line(&runtime, file) {
             Ok(line) => report::print(line.as_bytes())?,
             Err(error) => {
                 let lines = error.lines(FLAGS).into_iter().enumerate();
                 let named = |(number, line): (usize, String)| match line.strip_prefix("kennel: ") {
-                    Some(rest) if number == 0 => format!("kennel: {}: {rest}", shown(file)),
+                    Some(rest) if number == 0 => format!("kennel: {}: {rest}", escaped_path(file)),
                     _ => line,
                 };
                 report::error_lines(&lines.map(named).collect::<Vec<_>>());
@@ -42,11 +42,11 @@ pub(super) fn compile(compile: &Compile) -> Result<ExitCode, Error> {
 }
 
 /// The line about one program.
-fn one(runtime: &Runtime, file: &Path) -> Result<String, ConnectorError> {
+fn program_line(runtime: &Runtime, file: &Path) -> Result<String, ConnectorError> {
     let path = runtime.precompile(&input::program(file)?)?;
     let size = fs::metadata(&path).map(|metadata| metadata.len());
     let size =
         size.map_err(|source| Error::File { what: "look at", path: path.clone(), source, remedy: None })?;
     let size = Size::from_bytes(size.next_multiple_of(1 << 10));
-    Ok(format!("{}: {size}, {}\n", shown(file), shown(&path)))
+    Ok(format!("{}: {size}, {}\n", escaped_path(file), escaped_path(&path)))
 }

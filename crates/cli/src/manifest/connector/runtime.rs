@@ -63,7 +63,7 @@ pub(super) fn without_cache(error: &ConnectorError) -> Note {
 }
 
 /// A path in messages.
-pub(super) fn shown(path: &Path) -> String {
+pub(super) fn escaped_path(path: &Path) -> String {
     harmless(&path.display().to_string())
 }
 

@@ -165,7 +165,7 @@ async fn collect(
     let mut child = command.spawn().await?;
     let mut outputs = [child.stdout.take(), child.stderr.take()];
     let pipe = child.stdin.take();
-    let mut outcome = until_end(&mut child, stdin.zip(pipe), &mut outputs, streams, meter).await?;
+    let mut outcome = until_end(&mut child, stdin, pipe, &mut outputs, streams, meter).await?;
     let [stdout, stderr] = outputs;
     outcome.count(stdout.as_ref(), stderr.as_ref());
     // A hint about a path tells whether it exists outside, which is nothing for whoever chooses the arguments
@@ -178,7 +178,8 @@ async fn collect(
 
 async fn until_end(
     child: &mut Child,
-    stdin: Option<(Vec<u8>, ChildStdin)>,
+    stdin: Option<Vec<u8>>,
+    pipe: Option<ChildStdin>,
     [stdout, stderr]: &mut [Option<ChildOutput>; 2],
     [out, err]: &mut [Stream<'_>; 2],
     meter: &Meter,
@@ -191,7 +192,7 @@ async fn until_end(
         }
     };
     let writing = async {
-        if let Some((text, mut pipe)) = stdin {
+        if let (Some(text), Some(mut pipe)) = (stdin, pipe) {
             // The command may close its stdin early.
             let _ = pipe.write_all(&text).await;
         }

@@ -58,7 +58,8 @@ impl Snippet {
     pub(crate) async fn call(
         self,
         session: &Session,
-        (shells, shared): (&Shells, &Shared),
+        shells: &Shells,
+        shared: &Shared,
         listener: &Listener,
     ) -> Answer {
         let id = self.id.as_deref().unwrap_or("main");

@@ -8,7 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::session::stats::Stats;
+use crate::session::log::stats::Stats;
 
 type Label = [(&'static str, String); 1];
 

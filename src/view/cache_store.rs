@@ -34,7 +34,7 @@ pub(crate) const CACHE_BASE: &str = "XDG_CACHE_HOME";
 
 /// One of these directories, locked: only one layer may use it at a time.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct CacheStore {
     pub(crate) source: BindSource,
     upper: Arc<OwnedFd>,
     /// Dropped with the plan of the last sandbox that uses it.
@@ -56,7 +56,7 @@ pub(crate) fn directory(caller: &Caller) -> PathBuf {
     own_directory(caller).join("caches")
 }
 
-impl Kept {
+impl CacheStore {
     /// Opens the directory with the changes of `lower`, or creates it.
     ///
     /// # Errors
@@ -123,9 +123,10 @@ pub(crate) fn open_closed(caller: &Caller, base: &Path, parts: [&OsStr; 3]) -> i
         at = make(&at, part, Mode::S_IRWXU)?;
         let metadata = File::from(at.try_clone()?).metadata()?;
         // Other programs may read beside the changes, and only there.
-        let is_open = match part == "kennel" {
-            true => another_writer(&own_path(&at), &metadata, &[caller.uid]).is_some(),
-            false => metadata.mode() & OTHERS != 0,
+        let is_open = if part == "kennel" {
+            another_writer(&own_path(&at), &metadata, &[caller.uid]).is_some()
+        } else {
+            metadata.mode() & OTHERS != 0
         };
         if metadata.uid() != caller.uid || is_open {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "not yours alone"));
