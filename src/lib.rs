@@ -26,7 +26,8 @@
 //! | commands of a session that another process starts | [`Session::listen`], [`client::Client`], `kennel-exec` |
 //! | programs that a manifest lists, with credentials | [`broker::SpawnPolicy`], [`broker::Manifest`] |
 //! | a command whose needs are declared in four fields | [`capabilities::Capabilities`], [`capabilities::wrap_command`] |
-//! //! | reading and writing what a command of a session could | [`Session::read`], [`Session::write`] and those beside them |
+//! //! | reading and writing what a command of a session could | [`Session::read`], [`Session::write`] and
+//! those beside them |
 //! | changes of a workspace, listed before they are made | [`Policy::overlay`], [`Session::changes`], [`Session::commit`] |
 //! | keeping paths below a directory, without a sandbox | [`files::confine_path`], [`files::open_beneath`] |
 //! | what was blocked, after a command failed | [`Policy::explain`], [`report::Denial`] |
@@ -37,9 +38,10 @@
 //! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding
 //! program is never forked, and nothing of its process (signal handlers, umask, directory, environment) is
 //! changed, except its cgroup if limits are held by one and the program is alone in it: see [`Cgroup::Auto`];
-//! and what tokio does for [`capabilities::run_command`] where SIGCHLD is ignored: see [`capabilities::Wrapper::run`]; and, for the
-//! moment that it takes to pass one, the soft limit of descriptors where that is in the way. Linux on x86_64,
-//! 5.13 or later; `SECURITY.md` says what is promised and what is not.
+//! and what tokio does for [`capabilities::run_command`] where SIGCHLD is ignored: see
+//! [`capabilities::Wrapper::run`]; and, for the moment that it takes to pass one, the soft limit of
+//! descriptors where that is in the way. Linux on x86_64, 5.13 or later; `SECURITY.md` says what is promised
+//! and what is not.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -66,8 +66,8 @@ pub mod request {
     pub const READ: u32 = 3;
 }
 
-/// The word of [`Report::Ended`] for a private file system ([`Step::CheckTmpfs`](crate::plan::Step::CheckTmpfs)) that was
-/// full when a command failed.
+/// The word of [`Report::Ended`] for a private file system
+/// ([`Step::CheckTmpfs`](crate::plan::Step::CheckTmpfs)) that was full when a command failed.
 pub mod full {
     /// No file system was full.
     pub const NONE: u32 = 0;

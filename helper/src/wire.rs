@@ -198,8 +198,8 @@ fn length(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// Declares an enum whose variants are records on the wire: a 32-bit number, then the fields in order. Variants
-/// are numbered by position. What other versions of Kennel read says its number.
+/// Declares an enum whose variants are records on the wire: a 32-bit number, then the fields in order.
+/// Variants are numbered by position. What other versions of Kennel read says its number.
 macro_rules! records {
     ($lt:lifetime, $(#[$outer:meta])* enum $name:ident $(<$used:lifetime>)? {
         $( $(#[$doc:meta])* $($number:literal =)? $variant:ident {

@@ -44,8 +44,9 @@ use crate::report::outcome::Output;
 /// Checks requests to run programs against a manifest, and runs them.
 ///
 /// ```no_run
-/// # async fn example(resolver: &dyn kennel::broker::CredentialResolver) -> Result<(), kennel::broker::SpawnError> {
-/// use kennel::broker::{Manifest, SpawnPolicy};
+/// use kennel::broker::{CredentialResolver, Manifest, SpawnError, SpawnPolicy};
+///
+/// # async fn example(resolver: &dyn CredentialResolver) -> Result<(), SpawnError> {
 ///
 /// let policy = SpawnPolicy::new(Manifest::load("gh.toml".as_ref())?);
 /// let envelope = policy.operation("issue_create", &[("title", "It works")])?;

@@ -307,11 +307,11 @@ pub fn resolve_layer(caps: &Capabilities) -> Layer {
 /// in the process share one wrapper and its sessions. To decide when sessions end, use your own [`Wrapper`].
 ///
 /// ```
-/// use kennel::capabilities::{Capabilities, Layer};
+/// use kennel::capabilities::{Capabilities, Layer, wrap_command};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let (mut command, layer) = kennel::capabilities::wrap_command("pwd", ["-P"], "/usr", &Capabilities::default()).await?;
+/// let (mut command, layer) = wrap_command("pwd", ["-P"], "/usr", &Capabilities::default()).await?;
 /// assert_eq!(layer, Layer::Lightweight);
 /// assert_eq!(command.output().await?.stdout, b"/usr\n");
 /// # Ok(())
@@ -341,7 +341,8 @@ pub async fn wrap_command(
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), kennel::Error> {
 /// let limits = RunLimits { timeout: Some(Duration::from_millis(50)), ..RunLimits::default() };
-/// let (output, _) = kennel::capabilities::run_command("sleep", ["60"], "/", &Capabilities::default(), &limits).await?;
+/// let caps = Capabilities::default();
+/// let (output, _) = kennel::capabilities::run_command("sleep", ["60"], "/", &caps, &limits).await?;
 /// assert_eq!(output.outcome.exit_code(), 124);
 /// # Ok(())
 /// # }

@@ -16,7 +16,8 @@ const MOST: usize = 64;
 /// processes that a command left in the background would get SIGPIPE. Dropping this gives all of them up.
 ///
 /// ```no_run
-/// # async fn example(session: kennel::Session, left: kennel::internal::LeftPipes) -> Result<(), kennel::Error> {
+/// # use kennel::internal::LeftPipes;
+/// # async fn example(session: kennel::Session, left: LeftPipes) -> Result<(), kennel::Error> {
 /// let mut command = session.command("sh");
 /// let mut child = command.args(["-c", "server &"]).stdout(kennel::Stdio::piped()).spawn().await?;
 /// child.wait().await?;

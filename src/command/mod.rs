@@ -278,8 +278,8 @@ impl Command {
 
     /// Whether [`Outcome::hints`] says what of the sandbox's doing may have made the command fail. Default:
     /// false. Kennel looks at the program and the arguments, and at the last lines of stderr or of a terminal
-    /// that pass through it. It tells whether a path of the arguments exists outside, so the one who reads the
-    /// hints must be the one who chose the arguments.
+    /// that pass through it. It tells whether a path of the arguments exists outside, so the one who reads
+    /// the hints must be the one who chose the arguments.
     pub fn hints(&mut self, hints: bool) -> &mut Self {
         self.wants_hints = hints;
         self
@@ -336,8 +336,8 @@ impl Command {
         self.start(DefaultStdio::Inherit).await?.outcome().await
     }
 
-    /// Runs the command to its end and collects its output. The future does not borrow the command: futures of
-    /// several can be collected, and run at the same time.
+    /// Runs the command to its end and collects its output. The future does not borrow the command: futures
+    /// of several can be collected, and run at the same time.
     ///
     /// ```no_run
     /// # async fn example(session: kennel::Session) -> Result<(), kennel::Error> {

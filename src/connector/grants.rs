@@ -50,8 +50,8 @@ pub struct Grants {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct GrantedCredential {
-    /// Its kind, by which a request and [`CredentialResolver`](crate::broker::CredentialResolver) name it: `oauth2`
-    /// or `api_key`.
+    /// Its kind, by which a request and [`CredentialResolver`](crate::broker::CredentialResolver) name it:
+    /// `oauth2` or `api_key`.
     pub kind: String,
     /// The header that Kennel sets.
     pub header: String,

@@ -141,8 +141,8 @@ impl Explainer {
         Some((target.to_owned(), certain(Protection::Root, reason, instead)))
     }
 
-    /// Whether `path` is in a private place of the sandbox, where much is looked for that is not there yet. HOME
-    /// is none of those, and neither is what is near the `directory` of the command.
+    /// Whether `path` is in a private place of the sandbox, where much is looked for that is not there yet.
+    /// HOME is none of those, and neither is what is near the `directory` of the command.
     pub(crate) fn is_own(&self, path: &Path, directory: &Path) -> bool {
         let Some((at, ViewEntry { node: Node::Private { .. } | Node::Tmpfs { .. }, .. })) = self.place(path)
         else {
@@ -407,8 +407,8 @@ pub(crate) enum LastLink {
     Kept,
 }
 
-/// The absolute path without links, `.` and `..`. `None` if the path is relative, its links form a loop, or it
-/// takes too long. Files of private file systems are gone after the command, and their links too, so paths
+/// The absolute path without links, `.` and `..`. `None` if the path is relative, its links form a loop, or
+/// it takes too long. Files of private file systems are gone after the command, and their links too, so paths
 /// there stay as they are written.
 pub(crate) fn resolve(view: &View, path: &Path, last: LastLink) -> Option<PathBuf> {
     let mut todo: VecDeque<OsString> = VecDeque::new();

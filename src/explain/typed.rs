@@ -96,8 +96,8 @@ impl Explainer {
         matches!(node, Some(Node::Private { .. } | Node::Tmpfs { .. }))
     }
 
-    /// For a program that searches a file in the directories above: the nearest one is in a directory that the
-    /// sandbox does not show.
+    /// For a program that searches a file in the directories above: the nearest one is in a directory that
+    /// the sandbox does not show.
     pub(crate) fn hint_of_directory(&self, directory: &Path, file: &str) -> Option<Note> {
         let above = directory.ancestors().find(|above| exists(&above.join(file)))?;
         if self.view.host_path(&above.join(file)).is_some() || !self.may_be_granted(above) {

@@ -11,8 +11,8 @@ use crate::report::remedy::{Remedy, Setting, SettingKey, Wording, remedy};
 
 /// Something that the sandbox blocked or moved aside, or kept for you to check ([`Basis::Kept`]).
 ///
-/// What the proxy refuses is always reported, the rest mostly only with [`Policy::explain`], which follows the
-/// system calls of the command.
+/// What the proxy refuses is always reported, the rest mostly only with [`Policy::explain`], which follows
+/// the system calls of the command.
 ///
 /// [`Policy::explain`]: crate::policy::Policy::explain
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -80,8 +80,8 @@ pub(crate) fn relocate(root: &Fd, from: &CStr, to: &CStr, within: Within) -> Res
     }
 }
 
-/// Mounts `from` at the target; both are paths of the view. Without `from`, the target must be the root of a mount, and
-/// that inode. See `MountAgain`.
+/// Mounts `from` at the target; both are paths of the view. Without `from`, the target must be the root of a
+/// mount, and that inode. See `MountAgain`.
 pub(crate) fn mount_again(root: &Fd, from: &CStr, target: Inode<'_>, attributes: u64) -> Result<(), Errno> {
     let place = sys::open_path(Some(root), target.path)?;
     if from.is_empty() {

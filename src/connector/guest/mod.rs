@@ -1,4 +1,5 @@
-//! A program of a connector, of either kind: what it imports, the functions that it calls, the state of one call.
+//! A program of a connector, of either kind: what it imports, the functions that it calls, the state of one
+//! call.
 
 pub(crate) mod component;
 pub(crate) mod imports;

@@ -186,8 +186,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// `None`: the host is the reason. What is missing in a directory of the host is not hidden, unless a link
-    /// leads elsewhere.
+    /// `None`: the host is the reason. What is missing in a directory of the host is not hidden, unless a
+    /// link leads elsewhere.
     fn failure(&self, act: Act, errno: Errno, writes: bool, view: &View) -> Option<Seen> {
         let path = self.absolute()?;
         if errno == Errno::ENOENT && view.host_path(&path).is_some() && self.look(false).is_err() {

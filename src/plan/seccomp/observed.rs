@@ -1,5 +1,5 @@
-//! The calls by which a program uses a path or connects, for `learn` and `explain`: which argument is the path,
-//! and what the call does with it.
+//! The calls by which a program uses a path or connects, for `learn` and `explain`: which argument is the
+//! path, and what the call does with it.
 //!
 //! openat2(2) is not among them: every filter hides it (ENOSYS). Neither are the calls that change an owner:
 //! the verdict on them depends on the ids of the caller, which [`judge`](super::table::judge) does not know.

@@ -1,5 +1,5 @@
-//! Completions know what this machine has. bash runs them; `crates/cli/src/parse/completions.rs` looks at the text
-//! for zsh.
+//! Completions know what this machine has. bash runs them; `crates/cli/src/parse/completions.rs` looks at the
+//! text for zsh.
 
 use std::{fs, process::Command};
 
