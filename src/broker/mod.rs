@@ -47,7 +47,6 @@ use crate::report::outcome::Output;
 /// use kennel::broker::{CredentialResolver, Manifest, SpawnError, SpawnPolicy};
 ///
 /// # async fn example(resolver: &dyn CredentialResolver) -> Result<(), SpawnError> {
-///
 /// let policy = SpawnPolicy::new(Manifest::load("gh.toml".as_ref())?);
 /// let envelope = policy.operation("issue_create", &[("title", "It works")])?;
 /// let output = policy.spawn(&envelope, resolver).await?;
