@@ -1,8 +1,5 @@
-//! Capabilities: what one command may do, declared in four fields.
-//!
-//! This file has plain data only. `granted` finds the paths that a declaration means, and `policy` builds a
-//! [`Policy`](crate::policy::Policy) from them (pure). [`Wrapper`](crate::capabilities::wrapper::Wrapper)
-//! returns the confined command.
+//! Capabilities: what one command may do, declared in four fields. A declaration becomes a
+//! [`Policy`](crate::policy::Policy), and [`Wrapper`] returns the confined command.
 
 pub(crate) mod environment;
 pub(crate) mod granted;
@@ -101,10 +98,10 @@ policy_words! {
     /// ```
     pub enum Layer as "layer" {
         /// Nothing: this host cannot enforce them, and
-        /// [`wrap_command`](crate::capabilities::wrapper::wrap_command) refuses.
+        /// [`wrap_command`] refuses.
         None = "none",
         /// No confinement: Kennel sets the directory and the environment, and
-        /// [`run_command`](crate::capabilities::wrapper::run_command) adds a timeout and an output limit.
+        /// [`run_command`] adds a timeout and an output limit.
         /// This is enough for permissive capabilities.
         Lightweight = "lightweight",
         /// `sandbox-exec` on macOS.

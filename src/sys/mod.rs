@@ -56,7 +56,7 @@ pub(crate) fn has_ended(pidfd: &OwnedFd, within: PollTimeout) -> bool {
     }
 }
 
-/// [`signal`] with SIGKILL.
+/// [`signal()`] with SIGKILL.
 ///
 /// # Errors
 /// As for `signal`.

@@ -37,7 +37,7 @@ pub(crate) enum Node {
     /// A file, directory or device of the host.
     Bind { source: BindSource, access: Access },
     /// A directory of the host that commands can change without changing the host: a part of one of
-    /// [`View::layers`]. If the host cannot mount the layer, it is `otherwise`.
+    /// `View::layers`. If the host cannot mount the layer, it is `otherwise`.
     Layered { source: BindSource, layer: usize, otherwise: Unlayered },
     /// A directory of the host, read-only, with the places of the view below it among the host's files: an
     /// overlay.

@@ -134,7 +134,7 @@ fn one_line(text: &str, max: usize) -> String {
     }
 }
 
-/// Declares an enum as [`words`] does, whose words are also read. `as` gives the key for error messages.
+/// Declares an enum as `words!` does, whose words are also read. `as` gives the key for error messages.
 macro_rules! policy_words {
     ($(#[$meta:meta])* pub enum $name:ident as $key:literal { $($variants:tt)+ }) => {
         $crate::report::words::words! { $(#[$meta])* pub enum $name { $($variants)+ } }
