@@ -34,7 +34,7 @@ const REMEMBERED: usize = 64;
 ///
 /// ```no_run
 /// # async fn example(session: kennel::Session) -> Result<(), Box<dyn std::error::Error>> {
-/// use kennel::LogPiece;
+/// use kennel::{LogPiece, Signal};
 ///
 /// let server = session.command("./server").detach().await?;
 /// println!("command {}", server.id());
