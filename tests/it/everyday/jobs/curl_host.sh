@@ -7,7 +7,7 @@
 # before:
 mkdir ../www; echo served > ../www/file
 /usr/bin/python3 -m http.server -b 127.0.0.1 -d ../www $PORT >/dev/null 2>&1 & echo $! > ../pid
-for _ in 1 2 3 4 5 6 7 8 9 10; do curl -s http://localhost:$PORT/ >/dev/null && break; sleep 0.1; done
+for _ in $(seq 100); do curl -s http://localhost:$PORT/ >/dev/null && break; sleep 0.1; done
 # job:
 curl -sS http://localhost:$PORT/file
 curl -sS http://127.0.0.1:$PORT/file

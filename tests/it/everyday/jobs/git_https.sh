@@ -10,7 +10,7 @@ git config --global user.email ada@example.invalid
 git init --quiet ../app; echo one > ../app/file; git -C ../app add file; git -C ../app commit --quiet -m first
 git clone --quiet --bare ../app ../app.git; git -C ../app.git update-server-info
 /usr/bin/python3 -m http.server -b 127.0.0.1 -d .. $PORT >/dev/null 2>&1 & echo $! > ../pid
-for _ in 1 2 3 4 5 6 7 8 9 10; do curl -s http://localhost:$PORT/ >/dev/null && break; sleep 0.1; done
+for _ in $(seq 100); do curl -s http://localhost:$PORT/ >/dev/null && break; sleep 0.1; done
 # job:
 git clone --quiet http://localhost:$PORT/app.git copy
 git -C copy log --format=%s

@@ -16,6 +16,7 @@ with zipfile.ZipFile('v1.0.0.zip', 'w') as z:
 END
 cd ../../../../work
 /usr/bin/python3 -m http.server -b 127.0.0.1 -d ../proxy $PORT >/dev/null 2>&1 & echo $! > ../pid
+for _ in $(seq 100); do curl -s http://localhost:$PORT/ >/dev/null && break; sleep 0.1; done
 printf 'module app\n\ngo 1.19\n' > go.mod
 printf 'package main\n\nimport (\n\t"fmt"\n\n\t"example.invalid/demo"\n)\n\nfunc main() { fmt.Println(demo.Value) }\n' > main.go
 # job:

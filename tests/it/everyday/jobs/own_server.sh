@@ -9,7 +9,7 @@ echo served > file
 getent hosts "$(hostname)" >/dev/null || hostname > unresolved
 # job:
 /usr/bin/python3 -m http.server $PORT >/dev/null 2>&1 & pid=$!
-for _ in 1 2 3 4 5 6 7 8 9 10; do curl -s http://localhost:$PORT/ >/dev/null && break; sleep 0.1; done
+for _ in $(seq 100); do curl -s http://localhost:$PORT/ >/dev/null && break; sleep 0.1; done
 own=$(hostname)
 [ "$own" != "$(cat unresolved 2>/dev/null)" ] || own=localhost
 for host in localhost 127.0.0.1 0.0.0.0 "$own"; do curl -sS http://$host:$PORT/file; done

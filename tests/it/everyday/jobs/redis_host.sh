@@ -6,7 +6,7 @@
 # flags: --allow localhost:$PORT
 # before:
 redis-server --port $PORT --bind 127.0.0.1 --save '' --daemonize yes --pidfile "$PWD/../pid" --dir "$PWD/.." >/dev/null
-for _ in 1 2 3 4 5 6 7 8 9 10; do redis-cli -p $PORT ping 2>/dev/null | grep -q PONG && break; sleep 0.1; done
+for _ in $(seq 100); do redis-cli -p $PORT ping 2>/dev/null | grep -q PONG && break; sleep 0.1; done
 # job:
 redis-cli -p $PORT set key value
 redis-cli -p $PORT get key
