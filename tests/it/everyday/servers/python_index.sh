@@ -11,3 +11,4 @@ with zipfile.ZipFile('../index/simple/demo-everyday/demo_everyday-1.0-py3-none-a
 END
 echo '<a href="demo_everyday-1.0-py3-none-any.whl">demo_everyday-1.0-py3-none-any.whl</a>' > ../index/simple/demo-everyday/index.html
 /usr/bin/python3 -m http.server -b 127.0.0.1 -d ../index $PORT >/dev/null 2>&1 & echo $! > ../pid
+for _ in $(seq 100); do /usr/bin/python3 -c "import socket; socket.create_connection(('127.0.0.1', $PORT))" 2>/dev/null && break; sleep 0.1; done
