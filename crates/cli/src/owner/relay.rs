@@ -14,7 +14,6 @@ use std::{
         },
     },
     process::{Child, Command, ExitCode, Stdio},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -39,7 +38,7 @@ use crate::{
     args::owner::{Identity, Step},
     process::{
         exit_status::{FAILED, end, of_signal},
-        runtime,
+        runtime, start_thread,
     },
     report,
     terminal::{
@@ -107,7 +106,7 @@ fn follow_parent() -> io::Result<()> {
         Parent::open()?
     };
     let own = getpid();
-    thread::Builder::new().spawn(move || {
+    start_thread(move || {
         runtime.block_on(parent.ended());
         let _ = kill(own, Signal::SIGTERM);
     })?;

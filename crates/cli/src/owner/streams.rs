@@ -9,7 +9,7 @@ use std::{
     },
     process::Stdio,
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
     time::Duration,
 };
 
@@ -21,7 +21,10 @@ use nix::{
     unistd::{Uid, fchown},
 };
 
-use crate::process::descriptor::{wait, write_all};
+use crate::process::{
+    descriptor::{wait, write_all},
+    start_thread,
+};
 
 /// The wanted size of a pipe, and of a read.
 const SIZE: usize = 1 << 18;
@@ -76,7 +79,7 @@ impl Streams {
         let (until, running) = pipe()?;
         self.running.push(running);
         let tell = tell.clone();
-        thread::Builder::new().spawn(move || drop(tell.send(copy(from, &to, &until))))?;
+        start_thread(move || drop(tell.send(copy(from, &to, &until))))?;
         Ok(of_owner)
     }
 
@@ -171,7 +174,7 @@ struct Ahead {
 impl Input {
     fn start(mut from: File, to: PipeWriter, owner: &PipeReader) -> io::Result<Self> {
         if !from.metadata()?.is_file() {
-            thread::Builder::new().spawn(move || pour(&mut from, &to))?;
+            start_thread(move || pour(&mut from, &to))?;
             return Ok(Self { file: None });
         }
         set_nonblocking(&to)?;
@@ -180,7 +183,7 @@ impl Input {
         let path = format!("/proc/self/fd/{}", owner.as_raw_fd());
         let rest = File::options().read(true).custom_flags(flags).open(path)?;
         let (until, running) = pipe()?;
-        let copying = thread::Builder::new().spawn(move || read_ahead(&from, begin, &to, &until))?;
+        let copying = start_thread(move || read_ahead(&from, begin, &to, &until))?;
         Ok(Self { file: Some(Ahead { file, begin, rest, running, copying }) })
     }
 

@@ -6,10 +6,13 @@ pub(crate) mod descriptor;
 pub(crate) mod exit_status;
 pub(crate) mod signals;
 
-use std::{io, os::fd::AsFd, time::Duration};
+use std::{io, os::fd::AsFd, thread::JoinHandle, time::Duration};
 
 use kennel::Error;
-use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::{
+    resource::{Resource, getrlimit},
+    signal::SigSet,
+};
 use tokio::runtime::{Builder, Runtime};
 
 /// How long an idle blocking thread stays if the runtime can start another one later.
@@ -34,6 +37,20 @@ pub(crate) async fn start_blocking_thread() -> Result<(), Error> {
     let _ = std::thread::Builder::new().spawn(|| ()).map_err(thread_error)?.join();
     let _ = tokio::task::spawn_blocking(|| ()).await;
     Ok(())
+}
+
+/// Starts a thread that takes no signals. One that this process sends to itself has then arrived when kill(2)
+/// returns: another thread could take it later, when SIGCONT has discarded it.
+///
+/// # Errors
+/// Those of pthread_create(3).
+pub(crate) fn start_thread<T: Send + 'static>(
+    what: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    std::thread::Builder::new().spawn(move || {
+        let _ = SigSet::all().thread_block();
+        what()
+    })
 }
 
 /// The error if the system starts no thread.

@@ -14,7 +14,6 @@ use std::{
         atomic::{AtomicBool, Ordering::Relaxed},
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -26,7 +25,7 @@ use tokio::sync::oneshot;
 use crate::{
     args::{policy::PolicyFlags, values::short},
     config,
-    process::thread_error,
+    process::{start_thread, thread_error},
     report,
     terminal::{
         screen::SCREEN,
@@ -109,7 +108,7 @@ impl Prompt {
             file: file.clone(),
             is_over: Arc::clone(&is_over),
         };
-        thread::Builder::new().spawn(move || asker.serve(&asked)).map_err(thread_error)?;
+        start_thread(move || asker.serve(&asked)).map_err(thread_error)?;
         Ok(Self { questions, open, always, file, is_over })
     }
 

@@ -23,7 +23,7 @@ use nix::{
 };
 
 use super::user_terminal::is_in_foreground;
-use crate::process::{descriptor::poll_timeout, thread_error};
+use crate::process::{descriptor::poll_timeout, start_thread, thread_error};
 
 /// How long typed input may wait before the command is asked whether it waits for it.
 const UNREAD: Duration = Duration::from_millis(100);
@@ -102,7 +102,7 @@ impl Typist {
                 }
             }
         };
-        thread::Builder::new().spawn(types).map_err(thread_error)?;
+        start_thread(types).map_err(thread_error)?;
         Ok(Self { shared, begin, wake, events: events.into() })
     }
 
