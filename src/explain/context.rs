@@ -8,7 +8,7 @@ mod tests;
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::errno::Errno;
@@ -19,6 +19,7 @@ use crate::launch::restrict::Restriction;
 use crate::launch::supervisor::failed_uses::{FailedUse, FailedUses, Miss};
 use crate::policy::limits::Limits;
 use crate::policy::network::NetworkMode;
+use crate::policy::path::without_dots;
 use crate::report::denial::{Basis, Denial, WOULD_ALLOW};
 use crate::report::enforcement::Protection;
 use crate::report::failure::Limit;
@@ -90,7 +91,7 @@ impl ExplainContext {
                 None => self.directory.join(path),
             };
             let is_output = before.trim_end_matches([' ', '"', '\'']).ends_with('>');
-            Some(NamedPath { path: without_parents(&path), is_output })
+            Some(NamedPath { path: without_dots(&path), is_output })
         };
         text.split_inclusive(ends).filter_map(named).collect()
     }
@@ -148,7 +149,7 @@ impl ExplainContext {
         let mut looks = 0..MOST_LOOKS;
         let (mut named, mut guesses): (Vec<(u64, Denial)>, Vec<&FailedUse>) = (Vec::new(), Vec::new());
         for Miss { failed: missed, was_wanted, is_found } in uses.misses.iter().rev() {
-            let path = without_parents(&missed.path);
+            let path = without_dots(&missed.path);
             let mut typed = path.ancestors().filter(|above| is_typed(above));
             // What is to be made needs its own directory, and not one above.
             let subject = |above| {
@@ -218,18 +219,6 @@ impl ExplainContext {
         let path = self.explainer.full_place(is_full)?;
         self.denial(path, &FailedUse { order: 0, path: path.to_owned(), errno: Errno::ENOSPC, writes: true })
     }
-}
-
-/// `path` with each `..` taken back, as if no component were a link.
-fn without_parents(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => drop(plain.pop()),
-            part => plain.push(part),
-        }
-    }
-    plain
 }
 
 /// One denial for each subject: the surest.
