@@ -13,6 +13,8 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat, readlinkat};
 use nix::sys::stat::{Mode, fstat, fstatat};
 
+use crate::launch::supervisor::answer::int;
+use crate::plan::seccomp::observed::{Act, PathCall};
 use crate::sys;
 use crate::sys::dirfd;
 use crate::sys::inode::{FileKind, Identity, kind};
@@ -40,6 +42,16 @@ impl From<Errno> for CallFailure {
     fn from(errno: Errno) -> Self {
         Self::Errno(errno)
     }
+}
+
+/// A file as the arguments of a call name it.
+#[derive(Debug)]
+pub(crate) struct NamedFile {
+    /// The descriptor of the directory where a relative path starts.
+    pub(crate) base: i32,
+    pub(crate) path: PathBuf,
+    /// Those of open(2), if the call opens it.
+    pub(crate) flags: OFlag,
 }
 
 /// A thread that waits.
@@ -75,6 +87,28 @@ impl WaitingThread {
         Ok(path_at(&self.open("mem", OFlag::O_RDONLY)?.into(), address)?)
     }
 
+    /// The file that an argument of the call names. `None` if the path cannot be read, or is empty: then the
+    /// call is about a descriptor.
+    pub(crate) fn named(&self, call: &libc::seccomp_notif, by: &PathCall) -> Option<NamedFile> {
+        let argument = |index: usize| call.data.args.get(index).copied().unwrap_or_default();
+        let path = self.path(argument(by.path)).ok().filter(|path| !path.as_os_str().is_empty())?;
+        let base = by.directory.map_or(libc::AT_FDCWD, |index| int(argument(index)));
+        let flags = match by.act {
+            Act::Open(index) => OFlag::from_bits_truncate(int(argument(index))),
+            Act::Create => OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_TRUNC,
+            _ => OFlag::empty(),
+        };
+        Some(NamedFile { base, path, flags })
+    }
+
+    /// The path of a file from the root of the sandbox.
+    pub(crate) fn absolute(&self, file: &NamedFile) -> Option<PathBuf> {
+        match file.path.is_absolute() {
+            true => Some(file.path.clone()),
+            false => Some(self.directory_path(file.base)?.join(&file.path)),
+        }
+    }
+
     /// Reads its memory.
     ///
     /// # Errors
@@ -85,7 +119,7 @@ impl WaitingThread {
     }
 
     /// The path of a directory where relative paths start, as the caller sees it.
-    pub(crate) fn directory_path(&self, number: i32) -> Option<PathBuf> {
+    fn directory_path(&self, number: i32) -> Option<PathBuf> {
         let link = match number {
             libc::AT_FDCWD => "cwd".to_owned(),
             number => format!("fd/{number}"),

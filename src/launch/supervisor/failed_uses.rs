@@ -15,8 +15,7 @@ use nix::sys::stat::fstat;
 use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 
-use crate::launch::supervisor::answer::int;
-use crate::launch::supervisor::caller::{CallFailure, WaitingThread};
+use crate::launch::supervisor::caller::{CallFailure, NamedFile, WaitingThread};
 use crate::plan::seccomp::observed::{Act, OBSERVED, PathCall};
 use crate::sys;
 use crate::sys::inode::{FileKind, kind};
@@ -83,23 +82,15 @@ pub(crate) enum Seen {
 /// What a call does, as far as it counts. This looks paths up, which waits for a file system that hangs. So
 /// nobody may hold a lock meanwhile.
 pub(crate) fn seen(caller: &WaitingThread, call: &libc::seccomp_notif, view: &View) -> Vec<Seen> {
-    let argument = |index: usize| call.data.args.get(index).copied().unwrap_or_default();
-    let see = |PathCall { directory, path, act, .. }: &PathCall| {
-        if let Act::Connect(length) = *act {
-            return address_at(caller, argument(*path), argument(length)).map(Seen::Connects);
+    let see = |by: &PathCall| {
+        if let Act::Connect(length) = by.act {
+            let argument = |index: usize| call.data.args.get(index).copied().unwrap_or_default();
+            return address_at(caller, argument(by.path), argument(length)).map(Seen::Connects);
         }
-        let base = directory.map_or(libc::AT_FDCWD, |index| int(argument(index)));
-        let flags = match act {
-            Act::Open(index) => OFlag::from_bits_truncate(int(argument(*index))),
-            Act::Create => OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_TRUNC,
-            _ => OFlag::empty(),
-        };
-        // An empty path is about a descriptor.
-        let path = caller.path(argument(*path)).ok().filter(|path| !path.as_os_str().is_empty())?;
-        let attempt = Attempt { caller, base, path: &path, flags };
-        match attempt.end(*act)? {
-            End::Fails { errno, writes } => attempt.failure(*act, errno, writes, view),
-            End::Found => Some(Seen::Finds(path)),
+        let attempt = Attempt { caller, file: caller.named(call, by)? };
+        match attempt.end(by.act)? {
+            End::Fails { errno, writes } => attempt.failure(by.act, errno, writes, view),
+            End::Found => Some(Seen::Finds(attempt.file.path)),
         }
     };
     OBSERVED.iter().filter(|it| it.number == i64::from(call.data.nr)).filter_map(see).collect()
@@ -158,38 +149,27 @@ impl End {
 /// A call with a path.
 struct Attempt<'a> {
     caller: &'a WaitingThread,
-    base: i32,
-    path: &'a Path,
-    /// Those of open(2).
-    flags: OFlag,
+    file: NamedFile,
 }
 
 impl Attempt<'_> {
     fn look(&self, follows: bool) -> Result<OwnedFd, CallFailure> {
-        self.find(self.path, follows)
+        self.find(&self.file.path, follows)
     }
 
     /// `/proc/self` is another process for this thread. Only the mount counts, and it is that of `/proc`.
     fn find(&self, path: &Path, follows: bool) -> Result<OwnedFd, CallFailure> {
         let own = ["/proc/self", "/proc/thread-self"].iter().find_map(|own| path.strip_prefix(own).ok());
         match own.filter(|rest| !rest.starts_with("fd")) {
-            Some(rest) => self.caller.find(self.base, &Path::new("/proc").join(rest), follows),
-            None => self.caller.find(self.base, path, follows),
-        }
-    }
-
-    /// The path from the root of the sandbox.
-    fn absolute(&self) -> Option<PathBuf> {
-        match self.path.is_absolute() {
-            true => Some(self.path.to_owned()),
-            false => Some(self.caller.directory_path(self.base)?.join(self.path)),
+            Some(rest) => self.caller.find(self.file.base, &Path::new("/proc").join(rest), follows),
+            None => self.caller.find(self.file.base, path, follows),
         }
     }
 
     /// `None`: the host is the reason. What is missing in a directory of the host is not hidden, unless a
     /// link leads elsewhere.
     fn failure(&self, act: Act, errno: Errno, writes: bool, view: &View) -> Option<Seen> {
-        let path = self.absolute()?;
+        let path = self.caller.absolute(&self.file)?;
         if errno == Errno::ENOENT && view.host_path(&path).is_some() && self.look(false).is_err() {
             return None;
         }
@@ -225,10 +205,11 @@ impl Attempt<'_> {
     }
 
     fn open(&self) -> Option<End> {
-        let writes = self.flags & OFlag::O_ACCMODE != OFlag::O_RDONLY || self.flags.contains(OFlag::O_TRUNC);
-        let makes = self.flags.contains(OFlag::O_CREAT);
-        match self.look(!self.flags.contains(OFlag::O_NOFOLLOW)) {
-            Ok(_) if makes && self.flags.contains(OFlag::O_EXCL) => None,
+        let flags = self.file.flags;
+        let writes = flags & OFlag::O_ACCMODE != OFlag::O_RDONLY || flags.contains(OFlag::O_TRUNC);
+        let makes = flags.contains(OFlag::O_CREAT);
+        match self.look(!flags.contains(OFlag::O_NOFOLLOW)) {
+            Ok(_) if makes && flags.contains(OFlag::O_EXCL) => None,
             Ok(held) if writes && is_read_only(&held) => End::refused(Errno::EROFS),
             Err(CallFailure::Errno(Errno::ENOENT)) if makes => self.make(),
             looked => found(looked, writes),
@@ -247,7 +228,7 @@ impl Attempt<'_> {
     /// Changes an entry of its directory.
     fn replace(&self, act: Act) -> Option<End> {
         let directory = self.directory().ok()?;
-        let name = std::ffi::CString::new(self.path.file_name()?.as_encoded_bytes()).ok()?;
+        let name = std::ffi::CString::new(self.file.path.file_name()?.as_encoded_bytes()).ok()?;
         if is_read_only(&directory) {
             return End::refused(Errno::EROFS);
         }
@@ -263,7 +244,7 @@ impl Attempt<'_> {
     }
 
     fn directory(&self) -> Result<OwnedFd, CallFailure> {
-        match self.path.parent() {
+        match self.file.path.parent() {
             Some(parent) if parent.as_os_str().is_empty() => self.find(Path::new("."), true),
             Some(parent) => self.find(parent, true),
             None => Err(Errno::EEXIST.into()),

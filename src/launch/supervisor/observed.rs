@@ -12,10 +12,9 @@ use std::sync::{Arc, Mutex};
 use nix::fcntl::OFlag;
 use nix::sys::stat::fstat;
 
-use crate::launch::supervisor::answer::int;
 use crate::launch::supervisor::caller::{WaitingThread, is_own_proc};
 use crate::launch::supervisor::refused::caller_name;
-use crate::plan::seccomp::observed::{Act, OBSERVED, PathCall};
+use crate::plan::seccomp::observed::{Act, OBSERVED};
 use crate::report::observed::{Observed, ObservedPath};
 use crate::sys;
 use crate::sys::dirfd::{open_without_links, own_path};
@@ -107,28 +106,17 @@ impl Recorder {
             locked(&self.log).is_cut = true;
             return None;
         }
-        let PathCall { directory, path, act, .. } =
-            *OBSERVED.iter().find(|it| it.number == i64::from(call.data.nr))?;
-        let argument = |index: usize| call.data.args.get(index).copied();
-        let is_use = matches!(act, Act::Open(_) | Act::Create | Act::Execute | Act::Enter | Act::Look);
+        let by = OBSERVED.iter().find(|it| it.number == i64::from(call.data.nr))?;
+        let is_use = matches!(by.act, Act::Open(_) | Act::Create | Act::Execute | Act::Enter | Act::Look);
         let caller = WaitingThread::of(listener, call).ok().filter(|_| is_use)?;
-        // An empty path is about a descriptor.
-        let name = caller.path(argument(path)?).ok().filter(|path| !path.as_os_str().is_empty())?;
-        let base = directory.map_or(Some(libc::AT_FDCWD), |index| Some(int(argument(index)?)))?;
-        let path = if name.is_absolute() { name } else { caller.directory_path(base)?.join(name) };
-        let flags = match act {
-            Act::Open(index) => int(argument(index)?),
-            _ => 0,
-        };
-        let access = flags & libc::O_ACCMODE;
+        let file = caller.named(call, by)?;
+        let access = file.flags & OFlag::O_ACCMODE;
         Some(Use {
-            path: without_parents(&path),
+            path: without_parents(&caller.absolute(&file)?),
             // A file that is made or emptied, and only written to, need not be there.
-            reads: matches!(act, Act::Execute) || matches!(act, Act::Open(_)) && access != libc::O_WRONLY,
-            writes: act == Act::Create
-                || matches!(act, Act::Open(_))
-                    && (access != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0),
-            executes: act == Act::Execute,
+            reads: by.act == Act::Execute || matches!(by.act, Act::Open(_)) && access != OFlag::O_WRONLY,
+            writes: access != OFlag::O_RDONLY || file.flags.intersects(OFlag::O_CREAT | OFlag::O_TRUNC),
+            executes: by.act == Act::Execute,
         })
     }
 
