@@ -12,9 +12,9 @@ pub use crate::plan::environment::is_known_variable;
 pub use crate::protect::git::repository::work_tree;
 pub use crate::report::escape;
 pub use crate::report::failure::words;
+pub use crate::sys::descriptor::inherited_descriptor;
 pub use crate::sys::inode::is_one_file;
 pub use crate::sys::keyring::leave_session_keyring;
-pub use crate::sys::packet::inherited_descriptor;
 pub use crate::sys::parent::Parent;
 
 use crate::policy::Policy;

@@ -17,7 +17,7 @@ use crate::policy::audit::Audit;
 use crate::report::error::Error;
 use crate::report::failure;
 use crate::report::shortage::of_path;
-use crate::sys::locked;
+use crate::sys::{HELD, locked};
 
 /// The log of a policy. All sandboxes of that policy share it.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Log {
         audit::create_default_directory(&audit.path)?;
         let parent = audit.path.parent().unwrap_or(Path::new("/"));
         let name = audit.path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
-        let directory = open(parent, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+        let directory = open(parent, HELD | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
         let file = LogFile::open(&directory, &name, &audit::day(SystemTime::now()))?;
         let state = Mutex::new(State { file: Some(file), lost: 0, losses: None });
         Ok(Self { audit: audit.clone(), directory, name, state })

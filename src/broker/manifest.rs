@@ -19,7 +19,7 @@ use crate::policy::network::rule::Rule;
 use crate::policy::text;
 use crate::report::error::policy::PolicyError;
 use crate::report::error::spawn::Hash;
-use crate::sys::packet::inherited_descriptor;
+use crate::sys::descriptor::inherited_descriptor;
 
 /// What a caller may run. Read from TOML; `docs/broker.md` shows a complete manifest.
 ///

@@ -22,7 +22,7 @@ use crate::connector::guest::imports::is_component;
 use crate::host::caller::Caller;
 use crate::host::writers::another_writer;
 use crate::report::error::Error;
-use crate::sys::dirfd::own_path;
+use crate::sys::own_path;
 use crate::view::cache_store::{CACHE_BASE, own_directory_in};
 
 const STICKY: u32 = 0o1000;

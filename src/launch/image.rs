@@ -20,7 +20,7 @@ use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::shortage;
 use crate::sys::birth::{Born, CloneError, Placement, SpawnOptions, Users};
-use crate::sys::dirfd::own_path;
+use crate::sys::own_path;
 use crate::sys::{birth, without_sigxfsz};
 
 /// `MFD_EXEC` of memfd_create(2): executable even where `vm.memfd_noexec` is 1. Linux 6.3.

@@ -25,7 +25,7 @@ use crate::policy::network::destination::{Destination, DestinationHost};
 use crate::policy::network::upstream::Upstream;
 use crate::report::failure;
 use crate::report::network_failure::NetworkCause;
-use crate::sys::dirfd::own_path;
+use crate::sys::own_path;
 
 /// The time limit for a connection, all attempts together.
 const TIME_LIMIT: Duration = Duration::from_secs(10);

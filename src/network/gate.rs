@@ -19,6 +19,7 @@ use crate::policy::network::destination::{Destination, DestinationHost, DnsName}
 use crate::policy::network::upstream::Upstream;
 use crate::report::error::Error;
 use crate::report::network_failure::NetworkCause;
+use crate::sys::HELD;
 use crate::sys::inode::Identity;
 
 /// Decides for all sandboxes of one policy.
@@ -239,7 +240,7 @@ fn effective_address(address: IpAddr) -> IpAddr {
 /// replace the path.
 fn open_socket(path: &Path, identity: Identity) -> Result<OwnedFd, Error> {
     let open = || {
-        let socket = nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+        let socket = nix::fcntl::open(path, HELD | OFlag::O_CLOEXEC, Mode::empty())?;
         if Identity::of_held(&socket)? == identity { Ok(socket) } else { Err(Errno::ESTALE) }
     };
     open().map_err(|errno| Error::Grant {

@@ -1,26 +1,24 @@
 //! Relays bytes in both directions until both have ended or the connection is idle. When one direction ends,
 //! the other side sees the end, and the other direction continues.
 //!
-//! An idle connection owns no buffer: each thread has one, used between two waits. splice(2) moves bulk data,
-//! without copying its pages.
+//! An idle connection owns no buffer: each thread has one, used between two waits. On Linux, splice(2) moves
+//! bulk data without copying its pages.
 
 use std::cell::RefCell;
 use std::future::pending;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice};
-use nix::unistd::pipe2;
 use tokio::io::Interest;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::network::meter::{Direction, HALF_OPEN, Meter, Traffic};
 use crate::network::stream::Stream;
-use crate::sys;
+use crate::sys::{self, SplicingPipe};
 
 /// Bytes that are copied at once.
 const CHUNK: usize = 64 << 10;
@@ -166,7 +164,7 @@ impl OneWay<'_> {
         while self.copy().await? != Flow::Ended {
             // Without a spare pipe it continues to copy.
             if let Ok(_room) = self.relays.spare.try_acquire()
-                && let Ok(pipe) = pipe()
+                && let Ok(pipe) = sys::splicing_pipe(SPLICED)
                 && self.splice(pipe).await? == Flow::Ended
             {
                 break;
@@ -227,7 +225,7 @@ impl OneWay<'_> {
     }
 
     /// Moves pages through a pipe, until the end of the stream or until there is little data.
-    async fn splice(&self, Pipe { out, into }: Pipe) -> io::Result<Flow> {
+    async fn splice(&self, SplicingPipe { out, into }: SplicingPipe) -> io::Result<Flow> {
         let mut little = 0;
         while little < MAX_SMALL {
             // Other connections may need the pipe.
@@ -235,7 +233,7 @@ impl OneWay<'_> {
             is_readable?;
             let most = self.room().min(SPLICED);
             // The pipe is empty here, so `EAGAIN` is about the stream.
-            let taken = self.from.try_io(Interest::READABLE, || splice_once(self.from, &into, most));
+            let taken = self.from.try_io(Interest::READABLE, || sys::splice_once(self.from, &into, most));
             let Some(count) = none_if_not_ready(taken)? else { continue };
             if count == 0 {
                 return Ok(Flow::Ended);
@@ -244,7 +242,7 @@ impl OneWay<'_> {
             let mut rest = count;
             while rest > 0 {
                 self.to.writable().await?;
-                let given = self.to.try_io(Interest::WRITABLE, || splice_once(&out, self.to, rest));
+                let given = self.to.try_io(Interest::WRITABLE, || sys::splice_once(&out, self.to, rest));
                 rest -= none_if_not_ready(given)?.unwrap_or(0);
                 self.mark_active();
             }
@@ -274,27 +272,6 @@ impl OneWay<'_> {
         self.traffic.add(self.direction, bytes);
         self.relays.meter.count(bytes).ok_or_else(|| io::ErrorKind::QuotaExceeded.into())
     }
-}
-
-/// The two ends of a pipe.
-struct Pipe {
-    out: OwnedFd,
-    into: OwnedFd,
-}
-
-/// A pipe with a large buffer, if possible.
-fn pipe() -> nix::Result<Pipe> {
-    let (out, into) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-    let size = i32::try_from(SPLICED).unwrap_or(i32::MAX);
-    // The kernel limits the pipe buffers of one user (pipe(7)); beyond that the pipe keeps the usual size.
-    let _ = fcntl(&into, FcntlArg::F_SETPIPE_SZ(size));
-    Ok(Pipe { out, into })
-}
-
-/// splice(2) of at most `count` bytes, without waiting.
-fn splice_once(from: impl AsFd, to: impl AsFd, count: usize) -> io::Result<usize> {
-    let flags = SpliceFFlags::SPLICE_F_MOVE | SpliceFFlags::SPLICE_F_NONBLOCK;
-    Ok(splice(from, None, to, None, count, flags)?)
 }
 
 /// `EAGAIN` as `None`.

@@ -24,8 +24,9 @@ use crate::overlay::scan::ChangedEntry;
 use crate::overlay::tree::OverlayTree;
 use crate::overlay::{compare, tree};
 use crate::report::change::Refusal;
-use crate::sys::dirfd::{change_mode, own_path};
+use crate::sys::dirfd::change_mode;
 use crate::sys::inode::{FileKind, Identity, kind};
+use crate::sys::own_path;
 use crate::sys::without_sigxfsz;
 
 /// Gives a directory exactly these user attributes.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::policy::mount::Mount;
 use crate::policy::{Policy, text};
 use crate::report::error::policy::PolicyError;
-use crate::sys::packet::inherited_descriptor;
+use crate::sys::descriptor::inherited_descriptor;
 
 /// The message for an empty file.
 const EMPTY: &str = "the policy is empty; say at least which profile";
@@ -56,7 +56,7 @@ impl Policy {
     }
 
     /// Reads a policy file of at most 1 MiB. Its name ends in `.toml` or `.json`. An inherited
-    /// [descriptor](crate::sys::packet::inherited_descriptor) needs no such name: its text is JSON if it
+    /// [descriptor](crate::sys::descriptor::inherited_descriptor) needs no such name: its text is JSON if it
     /// begins with `{`, otherwise TOML.
     ///
     /// Relative paths start at the directory of the file: workspace, working directory, sources of mounts,

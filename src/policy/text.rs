@@ -13,7 +13,7 @@ use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor}
 
 use crate::policy::mount_text;
 use crate::report::error::policy::PolicyError;
-use crate::sys::packet::inherited_descriptor;
+use crate::sys::descriptor::inherited_descriptor;
 
 /// The largest file, in bytes.
 const FILE_MAX: u64 = 1 << 20;

@@ -18,9 +18,9 @@ use nix::sys::stat::{FileStat, Mode};
 use crate::protect::commit_rule::CommitRule;
 use crate::protect::remove;
 use crate::report::failure::shown;
-use crate::sys::dirfd::own_path;
 use crate::sys::inode::Identity;
 use crate::sys::locked;
+use crate::sys::own_path;
 use crate::view::paths::walk::WalkAim;
 
 /// A path to look at after the command, in a granted directory of the host.

@@ -104,7 +104,7 @@ impl Directory {
 
     /// A path of a file in the opened directory, valid in this process even if the directory is renamed.
     pub(crate) fn own_path(&self, file: impl AsRef<Path>) -> PathBuf {
-        dirfd::own_path(&self.opened).join(file)
+        sys::own_path(&self.opened).join(file)
     }
 }
 

@@ -4,9 +4,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use caps::{CapSet, Capability, CapsHashSet};
 use nix::dir::{Dir, Entry};
@@ -82,12 +82,6 @@ pub(crate) fn stat(directory: impl AsFd, name: &OsStr) -> nix::Result<Option<Fil
     }
 }
 
-/// A path of an open file, whatever its name is now: in this process the link in /proc leads to that very
-/// file.
-pub(crate) fn own_path(held: impl AsFd) -> PathBuf {
-    format!("/proc/self/fd/{}", held.as_fd().as_raw_fd()).into()
-}
-
 // Modes of open files.
 
 /// The permission bits, with set-user-ID, set-group-ID and sticky.
@@ -97,7 +91,7 @@ pub(crate) fn mode_of(stat: &FileStat) -> Mode {
 
 /// chmod(2) of an open file. It also works for an `O_PATH` descriptor, which fchmod(2) refuses.
 pub(crate) fn change_mode(held: impl AsFd, mode: Mode) -> nix::Result<()> {
-    fchmodat(AT_FDCWD, &own_path(held), mode, FchmodatFlags::FollowSymlink)
+    fchmodat(AT_FDCWD, &sys::own_path(held), mode, FchmodatFlags::FollowSymlink)
 }
 
 /// Gives the owner all permissions on an open file. Returns its state before that.

@@ -4,7 +4,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use crate::sys::inode::is_regular;
 use nix::errno::Errno;
+use nix::sys::stat::{FileStat, fstat};
 use nix::sys::statfs::{
     AUTOFS_SUPER_MAGIC, BPF_FS_MAGIC, BTRFS_SUPER_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC,
     CODA_SUPER_MAGIC, DEBUGFS_MAGIC, DEVPTS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC,
@@ -178,6 +180,17 @@ impl FileSystem {
 /// `EOPNOTSUPP` on such a file system.
 pub(crate) fn stores(held: impl AsFd) -> io::Result<()> {
     if FileSystem::of(held)?.is_of_kernel() { Err(Errno::EOPNOTSUPP.into()) } else { Ok(()) }
+}
+
+/// Checks that an open file is a regular file on a file system that stores, and returns its state.
+///
+/// # Errors
+/// Those of [`stores`] and [`is_regular`].
+pub(crate) fn regular(of: impl AsFd) -> io::Result<FileStat> {
+    let stat = fstat(&of)?;
+    is_regular(&stat)?;
+    stores(of)?;
+    Ok(stat)
 }
 
 #[cfg(test)]

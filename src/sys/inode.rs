@@ -10,8 +10,7 @@ use nix::errno::Errno;
 use nix::sys::stat::{FileStat, SFlag, fstat};
 use serde::{Deserialize, Serialize};
 
-use crate::sys::file_system::stores;
-use crate::sys::known_stat;
+use crate::sys::{device_of, known_stat};
 
 /// Device and inode number. After a file is removed, a new one may get the same pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -25,7 +24,7 @@ impl Identity {
     pub(crate) const NOTHING: Self = Self { device: 0, inode: 0 };
 
     pub(crate) fn of(stat: &FileStat) -> Self {
-        Self { device: stat.st_dev, inode: stat.st_ino }
+        Self { device: device_of(stat), inode: stat.st_ino }
     }
 
     /// The identity of the file that a path leads to.
@@ -63,17 +62,6 @@ pub enum FileKind {
     Link,
     /// A FIFO, socket or device.
     Other,
-}
-
-/// Checks that an open file is a regular file on a file system that stores, and returns its state.
-///
-/// # Errors
-/// Those of [`stores`] and [`is_regular`].
-pub(crate) fn regular(of: impl AsFd) -> io::Result<FileStat> {
-    let stat = fstat(&of)?;
-    is_regular(&stat)?;
-    stores(of)?;
-    Ok(stat)
 }
 
 /// Refuses everything but regular files.

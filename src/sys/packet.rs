@@ -1,11 +1,9 @@
 //! Packets on Unix sockets and the descriptors that they carry.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Mutex;
@@ -179,38 +177,6 @@ pub(crate) fn content(memfd: &File, length: u32) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-// Paths that name a descriptor of this process, such as the `/dev/fd/63` by which a shell replaces `<(…)`.
-// Only an inherited descriptor is accepted: another number could be one of Kennel's own.
-
-/// A copy of the descriptor that `path` names, if it is `/dev/fd/N` or `/proc/self/fd/N` with N of 3 or more.
-/// `None` for any other path.
-///
-/// # Errors
-/// `EBADF` if this process inherited no such descriptor. A descriptor that closes on execve(2) was opened
-/// later.
-///
-/// ```
-/// assert!(kennel::internal::inherited_descriptor("/etc/hostname").is_none());
-/// assert!(kennel::internal::inherited_descriptor("/dev/fd/2").is_none());
-/// let error = kennel::internal::inherited_descriptor("/dev/fd/999999").expect("a descriptor").unwrap_err();
-/// assert_eq!(error.raw_os_error(), Some(9)); // EBADF
-/// ```
-pub fn inherited_descriptor(path: impl AsRef<Path>) -> Option<io::Result<OwnedFd>> {
-    number(path.as_ref()).map(sys::copy_inherited)
-}
-
-fn number(path: &Path) -> Option<RawFd> {
-    let directory = path.parent()?;
-    if directory != Path::new("/dev/fd") && directory != Path::new("/proc/self/fd") {
-        return None;
-    }
-    let name = path.file_name().map(OsStr::as_bytes)?;
-    let is_number = name.iter().all(u8::is_ascii_digit);
-    let number = std::str::from_utf8(name).ok().filter(|_| is_number)?;
-    // A number that is too large to parse is no open descriptor.
-    Some(number.parse().unwrap_or(RawFd::MAX)).filter(|&number| number > libc::STDERR_FILENO)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
@@ -248,40 +214,5 @@ mod tests {
         ours.send(b"late").expect("sent");
         assert_eq!(told.recv().expect("an answer").expect("a packet"), 4);
         receiver.join().expect("it ended");
-    }
-}
-
-#[cfg(test)]
-mod inherited_tests {
-    use std::fs::File;
-    use std::os::fd::AsRawFd;
-
-    use super::*;
-
-    #[test]
-    fn only_paths_of_descriptors_are_taken_for_some() {
-        for (path, expected) in [
-            ("/dev/fd/3", Some(3)),
-            ("/proc/self/fd/63", Some(63)),
-            ("/dev/fd/99999999999999999999", Some(RawFd::MAX)),
-            ("/dev/fd/2", None),
-            ("/dev/fd/0x3", None),
-            ("/dev/fd/+3", None),
-            ("/dev/fd/", None),
-            ("/dev/fd/3/x", None),
-            ("/dev/stdin", None),
-            ("/proc/1/fd/3", None),
-            ("dev/fd/3", None),
-            ("3", None),
-        ] {
-            assert_eq!(number(Path::new(path)), expected, "{path}");
-        }
-    }
-
-    #[test]
-    fn a_descriptor_of_our_own_is_not_inherited() {
-        let own = File::open("/dev/null").expect("a descriptor");
-        let named = inherited_descriptor(format!("/dev/fd/{}", own.as_raw_fd())).expect("a descriptor");
-        assert_eq!(named.expect_err("ours").raw_os_error(), Some(libc::EBADF));
     }
 }

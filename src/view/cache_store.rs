@@ -18,8 +18,9 @@ use nix::sys::stat::{Mode, mkdirat};
 
 use crate::host::caller::Caller;
 use crate::host::writers::another_writer;
-use crate::sys::dirfd::{DIRECTORY, open_without_links, own_path};
+use crate::sys::dirfd::{DIRECTORY, open_without_links};
 use crate::sys::file_system::FileSystem;
+use crate::sys::own_path;
 use crate::view::paths::source::BindSource;
 
 /// The subdirectories of a directory of changes: overlayfs' upperdir and workdir.

@@ -188,7 +188,7 @@ impl WaitingThread {
         let path = if path.is_absolute() {
             path.to_owned()
         } else {
-            let base: PathBuf = readlinkat(AT_FDCWD, &dirfd::own_path(start))?.into();
+            let base: PathBuf = readlinkat(AT_FDCWD, &sys::own_path(start))?.into();
             let again = open(&root, &base, OFlag::O_NOFOLLOW, within)?;
             // It was removed, or it was renamed since.
             if Identity::of_held(&again)? != Identity::of_held(start)? {

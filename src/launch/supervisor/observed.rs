@@ -17,10 +17,11 @@ use crate::launch::supervisor::refused::caller_name;
 use crate::plan::seccomp::observed::{Act, OBSERVED};
 use crate::report::observed::{Observed, ObservedPath};
 use crate::sys;
-use crate::sys::dirfd::{open_without_links, own_path};
+use crate::sys::dirfd::open_without_links;
 use crate::sys::inode::{FileKind, kind};
 use crate::sys::lexical::clean;
 use crate::sys::locked;
+use crate::sys::own_path;
 use crate::view::View;
 
 /// How many different paths are recorded, and how many bytes they may have together.

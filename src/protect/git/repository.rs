@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use crate::host::caller::Caller;
 use crate::protect::git::config::variables;
 use crate::protect::git::{canonical_target, is_repository, read_link_file, read_small};
-use crate::sys::dirfd::own_path;
 use crate::sys::lexical;
 use crate::sys::lexical::is_within;
+use crate::sys::own_path;
 use crate::view::grants::NOT_A_WORKSPACE;
 use crate::view::paths::source::BindSource;
 

@@ -22,8 +22,9 @@ use crate::session::files::view_fd::FileCall;
 use crate::sys;
 use crate::sys::dirfd;
 use crate::sys::dirfd::{MOST_LINKS, under_temporary_name};
+use crate::sys::file_system::regular;
 use crate::sys::file_system::stores;
-use crate::sys::inode::{FileKind, Identity, is_regular, kind, regular};
+use crate::sys::inode::{FileKind, Identity, is_regular, kind};
 
 /// The mode bits that a written file can have: no set-user-id, set-group-id or sticky bit.
 const ORDINARY: u32 = 0o777;
@@ -142,7 +143,7 @@ impl KeptAttributes {
         let held = openat(parent, name, flags, Mode::empty())?;
         regular(&held)?;
         let mode = fstat(&held)?.st_mode & ORDINARY;
-        let path = dirfd::own_path(&held);
+        let path = sys::own_path(&held);
         let names = match xattr::list_deref(&path) {
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => None,
             names => Some(names?),
@@ -275,7 +276,7 @@ pub(crate) fn open_file(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd
     let held = open(root, path, OFlag::O_PATH)?;
     regular(&held)?;
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    Ok(nix::fcntl::open(&dirfd::own_path(&held), flags, Mode::empty())?)
+    Ok(nix::fcntl::open(&sys::own_path(&held), flags, Mode::empty())?)
 }
 
 /// The mode of new files; the umask of this program applies.

@@ -1,0 +1,90 @@
+//! System calls of macOS, by the names of those in `linux.rs`. Nobody has run them on a Mac yet.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::{io, ptr};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::sys::signal::SigSet;
+use nix::sys::stat::{FileStat, fstat};
+
+use crate::sys::received;
+
+/// open(2) with this flag holds a directory. macOS holds no file without reading it.
+pub(crate) const HELD: OFlag = OFlag::O_RDONLY;
+
+/// A path of an open file: fd(4).
+pub(crate) fn own_path(held: impl AsFd) -> PathBuf {
+    format!("/dev/fd/{}", held.as_fd().as_raw_fd()).into()
+}
+
+/// The number of the device that a file is on.
+pub(crate) fn device_of(stat: &FileStat) -> u64 {
+    stat.st_dev.cast_unsigned().into()
+}
+
+/// fstat(2).
+pub(crate) fn known_stat(fd: impl AsFd) -> io::Result<FileStat> {
+    Ok(fstat(fd)?)
+}
+
+/// accept(2) of a connection that neither blocks nor is inherited by programs. A program that another thread
+/// starts in between inherits it: macOS has no accept4(2).
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
+    let connection = received(nix::sys::socket::accept(listener.as_raw_fd())?);
+    fcntl(&connection, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    fcntl(&connection, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok(connection)
+}
+
+/// poll(2): whether the peer of a stream is gone. Unread data may remain.
+pub(crate) fn has_hung_up(stream: RawFd) -> bool {
+    // poll(2) always reports POLLHUP and POLLERR.
+    let mut hung_up = libc::pollfd { fd: stream, events: 0, revents: 0 };
+    // SAFETY: one live record, and the kernel writes only that one. A number that is no descriptor sets
+    // POLLNVAL.
+    let has_event = unsafe { libc::poll(&raw mut hung_up, 1, 0) > 0 };
+    has_event && hung_up.revents & libc::POLLNVAL == 0
+}
+
+/// The two ends of a pipe for splice(2).
+pub(crate) struct SplicingPipe {
+    pub(crate) out: OwnedFd,
+    pub(crate) into: OwnedFd,
+}
+
+/// macOS has no splice(2).
+///
+/// # Errors
+/// Always `ENOTSUP`.
+pub(crate) fn splicing_pipe(_size: usize) -> io::Result<SplicingPipe> {
+    Err(Errno::ENOTSUP.into())
+}
+
+/// As [`splicing_pipe`].
+pub(crate) fn splice_once(_from: impl AsFd, _to: impl AsFd, _count: usize) -> io::Result<usize> {
+    Err(Errno::ENOTSUP.into())
+}
+
+/// sigpending(2) and sigwait(3): removes a signal that is pending for this thread.
+pub(super) fn take_pending(signal: &SigSet) {
+    let mut pending = SigSet::empty();
+    let set: *mut libc::sigset_t = ptr::from_mut(&mut pending).cast();
+    // SAFETY: SigSet is a transparent wrapper of sigset_t, and the call writes one of them at the address.
+    let answer = unsafe { libc::sigpending(set) };
+    if answer == 0 && signal.iter().all(|one| pending.contains(one)) {
+        let _ = signal.wait();
+    }
+}
+
+/// getentropy(2): an unpredictable number.
+///
+/// # Errors
+/// Those of the call.
+pub(crate) fn random() -> nix::Result<u64> {
+    let mut bytes = [0u8; 8];
+    // SAFETY: the call writes that many bytes, to an array of that size.
+    Errno::result(unsafe { libc::getentropy(bytes.as_mut_ptr().cast(), bytes.len()) })?;
+    Ok(u64::from_ne_bytes(bytes))
+}
