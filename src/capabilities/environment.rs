@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use crate::capabilities::EnvPolicy;
-use crate::plan::environment::{SYSTEM_PATH, TEMPORARY};
+use crate::policy::known_variables::SYSTEM_PATH;
+use crate::policy::known_variables::TEMPORARY;
 use crate::report::error::Error;
 
 /// Variables that the scrubbed environment keeps, besides `LC_*`.

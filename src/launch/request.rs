@@ -10,8 +10,8 @@ use kennel_helper::plan::Request;
 use kennel_helper::wire::{Field, ListBuf, Sink};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::plan::environment::SYSTEM_PATH;
 use crate::plan::pseudoterminal::Pseudoterminal;
+use crate::policy::known_variables::SYSTEM_PATH;
 use crate::report::error::Error;
 use crate::sys::secret::Secret;
 

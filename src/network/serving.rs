@@ -19,7 +19,7 @@ use crate::audit::trail::Trail;
 use crate::network::accept;
 use crate::network::gate::Gate;
 use crate::network::proxy::Proxy;
-use crate::plan::network::PORT;
+use crate::policy::network::settings::PORT;
 use crate::report::denial::Denial;
 use crate::report::error::Error;
 use crate::report::network_failure::NetworkFailure;

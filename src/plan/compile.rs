@@ -20,7 +20,6 @@ use crate::host::{Host, OLDEST};
 use crate::plan::bridge::BridgePlan;
 use crate::plan::compile::policy_facts::PolicyFacts;
 use crate::plan::environment::ClientVariables;
-use crate::plan::network::Settings;
 use crate::plan::{
     Section, bridge, cgroup, environment, limits, namespaces, network, overlay, sections, worker_mounts,
 };
@@ -28,6 +27,7 @@ use crate::policy::Policy;
 use crate::policy::audit::Audit;
 use crate::policy::limits::Limits;
 use crate::policy::network::publish::Publish;
+use crate::policy::network::settings::Settings;
 use crate::policy::profile::TmpLife;
 use crate::protect::mount_snapshot::MountSnapshot;
 use crate::protect::paths::Protected;

@@ -1,6 +1,4 @@
 //! The environment of commands: from the caller's, without changing it.
-//!
-//! The tables are data: add a row to pass on another variable. Never add one that may hold a secret.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -11,121 +9,14 @@ use crate::plan::compile::CommandDefaults;
 use crate::plan::network;
 use crate::policy::Policy;
 use crate::policy::env::EnvBase;
+use crate::policy::known_variables::{SYSTEM_PATH, TEMPORARY, is_kept, is_registry, may_hold_credentials};
 use crate::policy::network::NetworkMode;
+use crate::policy::network::proxy_variables::{JAVA_OPTIONS, is_proxy_variable};
 use crate::report::error::{Error, KEPT_VARIABLE, VARIABLE};
 use crate::report::remedy::{SettingKey, remedy};
 use crate::view::inputs::{Inputs, SandboxKind};
 use crate::view::paths::source::exists;
 use crate::view::{Node, View, ViewEntry, certificates, toolchains};
-
-/// Variables that the scrubbed environment keeps, beside `LC_*` and registries: first those about the user.
-const KEPT: &[&str] = &[
-    "EMAIL",
-    "GIT_AUTHOR_EMAIL",
-    "GIT_AUTHOR_NAME",
-    "GIT_COMMITTER_EMAIL",
-    "GIT_COMMITTER_NAME",
-    "HOME",
-    "LANG",
-    "LANGUAGE",
-    "LOGNAME",
-    "PATH",
-    "SHELL",
-    "TZ",
-    "USER",
-    // How programs show things, and what they ask a person with.
-    "CLICOLOR",
-    "CLICOLOR_FORCE",
-    "COLORFGBG",
-    "COLORTERM",
-    "COLUMNS",
-    "EDITOR",
-    "FORCE_COLOR",
-    "LESS",
-    "LINES",
-    "LS_COLORS",
-    "NO_COLOR",
-    "PAGER",
-    "TERM",
-    "TERMINFO",
-    "TERMINFO_DIRS",
-    "TERM_PROGRAM",
-    "TERM_PROGRAM_VERSION",
-    "VISUAL",
-    // How tools build.
-    "AR",
-    "CC",
-    "CFLAGS",
-    "CGO_ENABLED",
-    "CI",
-    "CPPFLAGS",
-    "CXX",
-    "CXXFLAGS",
-    "DEBIAN_FRONTEND",
-    "GOARCH",
-    "GOFLAGS",
-    "GOOS",
-    "LDFLAGS",
-    "NODE_ENV",
-    "PYTHONDONTWRITEBYTECODE",
-    "PYTHONHASHSEED",
-    "PYTHONUNBUFFERED",
-    "RUSTDOCFLAGS",
-    "RUSTFLAGS",
-    "RUST_BACKTRACE",
-    "RUST_LOG",
-    "SOURCE_DATE_EPOCH",
-];
-
-/// Variables that name the registries of a company, and what tools trust and ask there. `*` stands for any
-/// text. The scrubbed environment keeps those that hold no credentials.
-const REGISTRIES: &[&str] = &[
-    "BUN_CONFIG_REGISTRY",
-    "CARGO_REGISTRIES_*_INDEX",
-    "CARGO_REGISTRY_DEFAULT",
-    "CONDA_CHANNEL_ALIAS",
-    "COREPACK_NPM_REGISTRY",
-    "DENO_TLS_CA_STORE",
-    "FLUTTER_STORAGE_BASE_URL",
-    "GOINSECURE",
-    "GONOPROXY",
-    "GONOSUMDB",
-    "GOPRIVATE",
-    "GOPROXY",
-    "GOSUMDB",
-    "HEX_MIRROR",
-    "HF_ENDPOINT",
-    "JSR_URL",
-    "JULIA_PKG_SERVER",
-    "NODE_USE_SYSTEM_CA",
-    "NPM_CONFIG_REGISTRY",
-    "PIP_EXTRA_INDEX_URL",
-    "PIP_FIND_LINKS",
-    "PIP_INDEX_URL",
-    "PIP_TRUSTED_HOST",
-    "PLAYWRIGHT_DOWNLOAD_HOST",
-    "PUB_HOSTED_URL",
-    "PUPPETEER_DOWNLOAD_BASE_URL",
-    "RUSTUP_DIST_SERVER",
-    "RUSTUP_UPDATE_ROOT",
-    "UV_DEFAULT_INDEX",
-    "UV_EXTRA_INDEX_URL",
-    "UV_INDEX",
-    "UV_INDEX_URL",
-    "UV_NATIVE_TLS",
-    "UV_PYTHON_INSTALL_MIRROR",
-    "UV_SYSTEM_CERTS",
-    "YARN_NPM_REGISTRY_SERVER",
-    "YARN_REGISTRY",
-    "npm_config_registry",
-    "yarn_registry",
-];
-
-/// The search path if the caller has no PATH, or its PATH must not count.
-pub(crate) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// Variables that name a temporary directory of the host.
-pub(crate) const TEMPORARY: &[&str] = &["TMPDIR", "TMP", "TEMP", "TEMPDIR"];
 
 /// Builds the environment. Later parts override earlier ones: base, toolchains, proxy and certificates,
 /// `env.pass`, `env.set`. Notes in the view say what is left out, and what leads nowhere.
@@ -151,7 +42,7 @@ pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> BTreeMap<OsSt
         }
     }
     if let Some(options) = network::java_options(inputs) {
-        variables.insert(network::JAVA_OPTIONS.into(), options);
+        variables.insert(JAVA_OPTIONS.into(), options);
     }
     variables.extend(inputs.policy.env.set.iter().map(|(name, value)| (name.into(), value.into())));
     if !inputs.policy.shares_processes() || !matches!(inputs.kind, SandboxKind::Session { .. }) {
@@ -220,21 +111,7 @@ pub fn is_known_variable(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> b
     is_kept(name)
         || toolchains::deciding_variables().any(|known| name == known)
         || certificates::CERTIFICATE_VARIABLES.iter().any(|known| name == *known)
-        || (is_registry(name) || network::is_proxy_variable(name)) && !may_hold_credentials(value)
-}
-
-fn is_kept(name: &OsStr) -> bool {
-    KEPT.iter().any(|kept| name == *kept) || name.as_encoded_bytes().starts_with(b"LC_")
-}
-
-fn is_registry(name: &OsStr) -> bool {
-    let Some(name) = name.to_str() else { return false };
-    REGISTRIES.iter().any(|registry| match registry.split_once('*') {
-        Some((start, end)) => {
-            name.len() > start.len() + end.len() && name.starts_with(start) && name.ends_with(end)
-        }
-        None => name == *registry,
-    })
+        || (is_registry(name) || is_proxy_variable(name)) && !may_hold_credentials(value)
 }
 
 /// Whether the value may hold a password or a token: `user:password@` or the query of a URL. A note says that
@@ -247,10 +124,6 @@ fn note_credentials(inputs: &Inputs<'_>, view: &mut View, name: &OsStr, value: &
         view.note(&name, text, Some(remedy![SettingKey::PassEnv.to(&name), " passes it on"]));
     }
     may_hold
-}
-
-fn may_hold_credentials(value: &OsStr) -> bool {
-    value.as_encoded_bytes().iter().any(|byte| b"@?".contains(byte))
 }
 
 // Variables that name what is not there. Without such a variable, a program goes another way; with it, the
@@ -377,7 +250,7 @@ impl ClientVariables {
     fn allows(&self, name: &OsStr) -> bool {
         // They name paths of the host, or a proxy that is not there.
         let is_of_host = name == "HOME" || TEMPORARY.iter().any(|temporary| name == *temporary);
-        if is_of_host || self.keeps_proxy && network::is_proxy_variable(name) {
+        if is_of_host || self.keeps_proxy && is_proxy_variable(name) {
             return false;
         }
         self.only.as_ref().is_none_or(|names| names.iter().any(|other| other == name))

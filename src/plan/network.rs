@@ -1,12 +1,10 @@
 //! The network of a policy: the sockets of the sandbox that PID 1 hands out, the settings of the proxy, and
 //! the variables by which tools inside find it. This file writes steps and runs none.
 
-use std::ffi::{OsStr, OsString};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 
-use ipnet::IpNet;
 use kennel_helper::plan::Step;
 
 use crate::plan::Section;
@@ -14,15 +12,17 @@ use crate::policy::Policy;
 use crate::policy::env::EnvBase;
 use crate::policy::network::address;
 use crate::policy::network::destination::DestinationHost;
+use crate::policy::network::proxy_variables::{self, JAVA_OPTIONS, LOOPBACK, ProxyVariables};
 use crate::policy::network::publish::Publish;
 use crate::policy::network::rule::Rules;
+use crate::policy::network::settings::{PORT, ProxyLimits, ProxyUpstream, Settings};
 use crate::policy::network::upstream::Upstream;
-use crate::policy::network::{NAME_SERVER, Network, NetworkLimits, NetworkMode, name_server};
+use crate::policy::network::{NAME_SERVER, Network, NetworkMode, name_server};
 use crate::report::enforcement::{Enforcement, Note, Protection, State};
 use crate::report::error::Error;
 use crate::report::error::policy::PolicyError;
 use crate::report::place_kind::PlaceKind;
-use crate::report::remedy::{SettingKey, Wording, remedy};
+use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::inode::Identity;
 use crate::view::inputs::Inputs;
 use crate::view::layers::forgets_caches;
@@ -40,58 +40,6 @@ const MOST_LOOPBACK_PORTS: usize = 32;
 
 /// A second loopback address. Names do not resolve to it.
 const SECOND_LOOPBACK: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-
-/// Variables by which programs find the proxy.
-const PROXY_VARIABLES: &[&str] = &[
-    "ALL_PROXY",
-    "CARGO_HTTP_PROXY",
-    "DOCKER_HTTPS_PROXY",
-    "DOCKER_HTTP_PROXY",
-    "FTP_PROXY",
-    "GRPC_PROXY",
-    "HTTPS_PROXY",
-    "HTTP_PROXY",
-    "PIP_PROXY",
-    "YARN_HTTPS_PROXY",
-    "YARN_HTTP_PROXY",
-    "all_proxy",
-    "ftp_proxy",
-    "grpc_proxy",
-    "http_proxy",
-    "https_proxy",
-    "npm_config_https_proxy",
-    "npm_config_proxy",
-];
-
-/// Those that suffice if nothing is allowed: a program that knows none of them learns as fast that a name
-/// does not exist.
-const FEW_PROXY_VARIABLES: &[&str] = &["http_proxy", "https_proxy"];
-
-/// Variables by which tools do not try again, for seconds, what is refused for good.
-const RETRIES: &[&str] =
-    &["CARGO_NET_RETRY", "PIP_RETRIES", "UV_HTTP_RETRIES", "YARN_HTTP_RETRY", "npm_config_fetch_retries"];
-
-/// The variable with options for every Java program.
-pub(crate) const JAVA_OPTIONS: &str = "JAVA_TOOL_OPTIONS";
-
-/// Variables that list what programs reach without the proxy.
-const NO_PROXY_VARIABLES: &[&str] = &["NO_PROXY", "no_grpc_proxy", "no_proxy", "npm_config_noproxy"];
-
-/// The sandbox's own loopback: as rules spell it, as `no_proxy` does, and as Java does. Some programs compare
-/// addresses of IPv6 with their brackets.
-const LOOPBACK: [[&str; 3]; 5] = [
-    ["localhost", "localhost", "localhost"],
-    ["127.0.0.1", "127.0.0.1,127.0.0.0/8", "127.*"],
-    ["[::1]", "::1,[::1]", "[::1]"],
-    ["0.0.0.0", "0.0.0.0", "0.0.0.0"],
-    ["[::]", "::,[::]", "[::]"],
-];
-
-/// The URL of the proxy, for programs. HTTP, not SOCKS: some libraries lack support for SOCKS and refuse to
-/// start with a SOCKS proxy in `ALL_PROXY`.
-fn url() -> String {
-    format!("http://127.0.0.1:{PORT}")
-}
 
 pub(crate) fn asks_for_proxy(inputs: &Inputs<'_>) -> bool {
     inputs.policy.effective_network() == NetworkMode::Proxy
@@ -327,18 +275,8 @@ pub(crate) fn variables(inputs: &Inputs<'_>) -> Vec<(OsString, OsString)> {
     let direct = own_hosts(inputs, &desktop::host_name(inputs))[0].join(",");
     let only_refuses = inputs.policy.only_refuses();
     // In an inherited environment, the caller's own would lead nowhere.
-    let few = only_refuses && inputs.policy.env.base != EnvBase::Inherit;
-    let names = if few {
-        [(FEW_PROXY_VARIABLES, url()), (&["no_proxy"], direct)]
-    } else {
-        [(PROXY_VARIABLES, url()), (NO_PROXY_VARIABLES, direct)]
-    };
-    let node = (!few).then(|| (&["NODE_USE_ENV_PROXY"][..], "1".to_owned()));
-    let retries = only_refuses.then(|| (RETRIES, "0".to_owned()));
-    let each = |(names, value): (&'static [&'static str], String)| {
-        names.iter().map(move |name| (name.into(), (&value).into()))
-    };
-    names.into_iter().chain(node).chain(retries).flat_map(each).collect()
+    let is_few = only_refuses && inputs.policy.env.base != EnvBase::Inherit;
+    ProxyVariables { port: PORT, direct: &direct, only_refuses, is_few }.all()
 }
 
 /// The sandbox's own hosts, which programs reach without the proxy: as `no_proxy` and as Java spell them.
@@ -367,17 +305,8 @@ pub(crate) fn java_options(inputs: &Inputs<'_>) -> Option<OsString> {
         options.push(theirs);
         options.push(" ");
     }
-    for scheme in ["http", "https"] {
-        options.push(format!("-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort={PORT} "));
-    }
-    let hosts = own_hosts(inputs, &desktop::host_name(inputs))[1].join("|");
-    options.push(format!("-Dhttp.nonProxyHosts={hosts}"));
+    options.push(proxy_variables::java_options(PORT, &own_hosts(inputs, &desktop::host_name(inputs))[1]));
     Some(options)
-}
-
-/// Whether tools find a proxy by this variable.
-pub(crate) fn is_proxy_variable(name: &OsStr) -> bool {
-    PROXY_VARIABLES.iter().chain(NO_PROXY_VARIABLES).any(|other| name == *other)
 }
 
 /// Shows the sandbox's own name server, if it has one, instead of the profile's. The rest of the view must be
@@ -404,85 +333,6 @@ pub(crate) fn show_resolver(view: &mut View, inputs: &Inputs<'_>) {
         Ok(leads_to) => view.wall(PlaceKind::NameServer, &leads_to, Node::file(contents), Protection::Proxy),
         // Without the file, programs ask 127.0.0.1.
         Err(_) => {}
-    }
-}
-
-// The settings of the proxy: plain data that `compile` makes from a policy.
-
-/// The port of the proxy on 127.0.0.1 in the sandbox. The namespace is new, so no other program has it.
-pub(crate) const PORT: u16 = 3128;
-
-/// The network part of a policy, in the forms that decisions need.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Settings {
-    pub(crate) allow: Rules,
-    pub(crate) deny: Rules,
-    /// Special address ranges that names may resolve to.
-    pub(crate) addresses: Vec<IpNet>,
-    pub(crate) upstream: ProxyUpstream,
-    /// The upstream proxy that the caller's environment names, if the policy names none.
-    pub(crate) unused_upstream: Option<Upstream>,
-    /// Whether to note which package registries were reached: what came from there is gone with the sandbox.
-    pub(crate) notes_registries: bool,
-    /// Name servers that the proxy asks instead of the system's.
-    pub(crate) name_servers: Vec<SocketAddr>,
-    pub(crate) limits: ProxyLimits,
-    /// Ports on which programs that know no proxy are served.
-    pub(crate) ports: Vec<u16>,
-    /// How many sockets each sandbox hands out.
-    pub(crate) sockets: usize,
-    /// Whether an answer of the embedding program opens no special address, also if the request names it.
-    pub(crate) guards_answers: bool,
-    /// The words for settings in answers to refused requests.
-    pub(crate) wording: Wording,
-}
-
-/// How the proxy connects to allowed destinations.
-#[derive(Clone, Debug, Default)]
-pub(crate) enum ProxyUpstream {
-    #[default]
-    Direct,
-    /// Through an HTTP proxy.
-    Upstream(Upstream),
-    /// Through another program's proxy on a Unix socket. That proxy decides what passes.
-    Foreign {
-        path: PathBuf,
-        /// The identity of the socket when the policy was compiled.
-        identity: Identity,
-    },
-}
-
-/// [`NetworkLimits`] with the defaults filled in.
-#[derive(Clone, Debug)]
-pub(crate) struct ProxyLimits {
-    pub(crate) connections: usize,
-    pub(crate) header_size: usize,
-    pub(crate) header_time: Duration,
-    pub(crate) idle_time: Duration,
-    pub(crate) bytes: Option<u64>,
-    pub(crate) rate: Option<u64>,
-}
-
-impl Default for ProxyLimits {
-    fn default() -> Self {
-        Self::of(&NetworkLimits::default(), u64::MAX)
-    }
-}
-
-impl ProxyLimits {
-    /// `descriptors` is the limit of open descriptors of the embedding program.
-    pub(crate) fn of(limits: &NetworkLimits, descriptors: u64) -> Self {
-        let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-        // Each connection takes two descriptors, and the program needs others.
-        let most = size(descriptors / 4).clamp(16, 4096);
-        Self {
-            connections: limits.connections.map_or(most, |count| size(count.into())),
-            header_size: limits.header_size.map_or(64 << 10, |bytes| size(bytes.bytes())),
-            header_time: limits.header_time.map_or(Duration::from_secs(10), |span| span.duration()),
-            idle_time: limits.idle_time.map_or(Duration::from_secs(15 * 60), |span| span.duration()),
-            bytes: limits.bytes.map(|size| size.bytes()),
-            rate: limits.rate.map(|size| size.bytes()),
-        }
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod cgroup;
 pub(crate) mod env;
 pub(crate) mod file;
 pub(crate) mod glob;
+pub(crate) mod known_variables;
 pub(crate) mod limits;
 pub(crate) mod mount;
 pub(crate) mod mount_text;

@@ -4,8 +4,10 @@
 pub(crate) mod address;
 pub(crate) mod destination;
 pub(crate) mod preset;
+pub(crate) mod proxy_variables;
 pub(crate) mod publish;
 pub(crate) mod rule;
+pub(crate) mod settings;
 pub(crate) mod upstream;
 
 use std::fmt;

@@ -1,0 +1,91 @@
+//! The settings of the proxy: what a policy says about the network, in the forms that decisions need. Plain
+//! data, made from a policy before anything starts.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use crate::policy::network::NetworkLimits;
+use crate::policy::network::rule::Rules;
+use crate::policy::network::upstream::Upstream;
+use crate::report::remedy::Wording;
+use crate::sys::inode::Identity;
+
+/// The port of the proxy on 127.0.0.1 in the sandbox. The namespace is new, so no other program has it.
+pub(crate) const PORT: u16 = 3128;
+
+/// The network part of a policy, in the forms that decisions need.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) allow: Rules,
+    pub(crate) deny: Rules,
+    /// Special address ranges that names may resolve to.
+    pub(crate) addresses: Vec<IpNet>,
+    pub(crate) upstream: ProxyUpstream,
+    /// The upstream proxy that the caller's environment names, if the policy names none.
+    pub(crate) unused_upstream: Option<Upstream>,
+    /// Whether to note which package registries were reached: what came from there is gone with the sandbox.
+    pub(crate) notes_registries: bool,
+    /// Name servers that the proxy asks instead of the system's.
+    pub(crate) name_servers: Vec<SocketAddr>,
+    pub(crate) limits: ProxyLimits,
+    /// Ports on which programs that know no proxy are served.
+    pub(crate) ports: Vec<u16>,
+    /// How many sockets each sandbox hands out.
+    pub(crate) sockets: usize,
+    /// Whether an answer of the embedding program opens no special address, also if the request names it.
+    pub(crate) guards_answers: bool,
+    /// The words for settings in answers to refused requests.
+    pub(crate) wording: Wording,
+}
+
+/// How the proxy connects to allowed destinations.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum ProxyUpstream {
+    #[default]
+    Direct,
+    /// Through an HTTP proxy.
+    Upstream(Upstream),
+    /// Through another program's proxy on a Unix socket. That proxy decides what passes.
+    Foreign {
+        path: PathBuf,
+        /// The identity of the socket when the policy was compiled.
+        identity: Identity,
+    },
+}
+
+/// [`NetworkLimits`] with the defaults filled in.
+#[derive(Clone, Debug)]
+pub(crate) struct ProxyLimits {
+    pub(crate) connections: usize,
+    pub(crate) header_size: usize,
+    pub(crate) header_time: Duration,
+    pub(crate) idle_time: Duration,
+    pub(crate) bytes: Option<u64>,
+    pub(crate) rate: Option<u64>,
+}
+
+impl Default for ProxyLimits {
+    fn default() -> Self {
+        Self::of(&NetworkLimits::default(), u64::MAX)
+    }
+}
+
+impl ProxyLimits {
+    /// `descriptors` is the limit of open descriptors of the embedding program.
+    pub(crate) fn of(limits: &NetworkLimits, descriptors: u64) -> Self {
+        let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        // Each connection takes two descriptors, and the program needs others.
+        let most = size(descriptors / 4).clamp(16, 4096);
+        Self {
+            connections: limits.connections.map_or(most, |count| size(count.into())),
+            header_size: limits.header_size.map_or(64 << 10, |bytes| size(bytes.bytes())),
+            header_time: limits.header_time.map_or(Duration::from_secs(10), |span| span.duration()),
+            idle_time: limits.idle_time.map_or(Duration::from_secs(15 * 60), |span| span.duration()),
+            bytes: limits.bytes.map(|size| size.bytes()),
+            rate: limits.rate.map(|size| size.bytes()),
+        }
+    }
+}
