@@ -29,7 +29,7 @@ use crate::launch::inside::{CommandInit, CommandKey, Inside, Leftover, PATIENCE}
 use crate::launch::prepared::{FailedStep, Prepared};
 use crate::launch::supervisor::refused::Refusals;
 use crate::launch::supervisor::{Sink, Supervisor};
-use crate::network::publish::Publishing;
+use crate::network::namespace::publish::Publishing;
 use crate::network::serving::{DenialCursor, Serving};
 use crate::plan::Section;
 use crate::policy::limits::Limits;

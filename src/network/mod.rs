@@ -9,9 +9,9 @@ pub(crate) mod gate;
 pub(crate) mod http;
 pub(crate) mod meter;
 pub(crate) mod metered;
-pub(crate) mod namespace_socket;
+#[cfg(target_os = "linux")]
+pub(crate) mod namespace;
 pub(crate) mod proxy;
-pub(crate) mod publish;
 pub(crate) mod refusal;
 pub(crate) mod relay;
 pub(crate) mod resolve;

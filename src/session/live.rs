@@ -11,7 +11,7 @@ use crate::command::detached::DetachedCommands;
 use crate::command::source::{ReadyWorker, Ticket, WorkerSource};
 use crate::launch::inside::CommandInit;
 use crate::launch::prepared::Prepared;
-use crate::network::publish::{Bound, Inward};
+use crate::network::namespace::publish::{Bound, Inward};
 use crate::network::serving::{BoxFuture, DenialCursor};
 use crate::plan::Section;
 use crate::report::enforcement::Enforcement;

@@ -30,7 +30,7 @@ use crate::command::source::WorkerSource;
 use crate::command::{Command, CommandSource};
 use crate::launch::prepared::Prepared;
 use crate::network::ask::{Ask, Decision, NetworkRequest};
-use crate::network::publish::Bound;
+use crate::network::namespace::publish::Bound;
 use crate::policy::Policy;
 use crate::policy::profile::Profile;
 use crate::report::enforcement::Enforcement;

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::network::publish::Bound;
+use crate::network::namespace::publish::Bound;
 use crate::plan::network;
 use crate::policy::network::{NO_NAMESPACE, publish};
 use crate::report::error::Error;

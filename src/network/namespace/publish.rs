@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::audit::record::{Ingress, Record};
 use crate::audit::trail::{Trail, millis};
 use crate::network::meter::{Meter, Traffic};
-use crate::network::namespace_socket::NamespaceSockets;
+use crate::network::namespace::socket::NamespaceSockets;
 use crate::network::relay::{self, Relays};
 use crate::network::serving::BoxFuture;
 use crate::network::stream::Stream;
