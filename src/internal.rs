@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+pub use crate::caller::{account, writers};
 pub use crate::command::left_pipes::LeftPipes;
 pub use crate::command::outlet::{OutputCopier, RunningCopies};
-pub use crate::host::{account, writers};
 pub use crate::plan::environment::is_known_variable;
 pub use crate::protect::git::repository::work_tree;
 pub use crate::report::escape;

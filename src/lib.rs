@@ -63,6 +63,7 @@ extern crate self as kennel;
 
 pub mod audit;
 pub mod broker;
+mod caller;
 pub mod capabilities;
 mod command;
 #[cfg(feature = "wasm")]

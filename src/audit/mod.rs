@@ -19,7 +19,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::host::writers::another_writer;
+use crate::caller::writers::another_writer;
 use crate::policy::audit::{Audit, DATE};
 
 /// The default log of the day (UTC) that contains `date`: `$XDG_STATE_HOME/kennel/audit/exec-YYYY-MM-DD.log`,

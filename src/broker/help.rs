@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::broker::checked::{CheckedSpawn, Effective, NoCredentials};
 use crate::broker::paths::Resolved;
 use crate::broker::run;
-use crate::host::caller::Caller;
+use crate::caller::Caller;
 use crate::policy::profile::Profile;
 use crate::probe::Probe;
 use crate::probe::facts::{Area, Found};

@@ -32,7 +32,7 @@ pub use crate::report::error::spawn::{CredentialError, SpawnError};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::host::caller::Caller;
+use crate::caller::Caller;
 use crate::policy::audit::Audit;
 #[cfg(feature = "wasm")]
 use crate::policy::network::destination::Destination;

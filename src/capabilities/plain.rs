@@ -8,9 +8,9 @@ use std::path::Path;
 use nix::unistd::{AccessFlags, access};
 use tokio::process::Command;
 
+use crate::caller::Caller;
 use crate::capabilities::granted::{Granted, GrantedPath};
 use crate::capabilities::{Capabilities, environment, granted};
-use crate::host::caller::Caller;
 use crate::launch::request::{c_string, candidates};
 use crate::report::error::Error;
 

@@ -18,9 +18,9 @@ use sha2::{Digest, Sha256};
 use wasmtime::component::Component;
 use wasmtime::{Engine, Module};
 
+use crate::caller::Caller;
+use crate::caller::writers::another_writer;
 use crate::connector::guest::imports::is_component;
-use crate::host::caller::Caller;
-use crate::host::writers::another_writer;
 use crate::report::error::Error;
 use crate::sys::own_path;
 use crate::view::cache_store::{CACHE_BASE, own_directory_in};

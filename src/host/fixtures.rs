@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::host::caller::{Caller, SchedulingPrivileges};
+use crate::caller::Caller;
+use crate::host::scheduling::SchedulingPrivileges;
 use crate::host::{Host, Version};
 
 /// A host that has everything except cgroups.
@@ -16,6 +17,7 @@ pub(crate) fn host() -> Host {
         possible_cpus: 4,
         etc_overlays: true,
         core_socket: false,
+        ahead: SchedulingPrivileges::default(),
     }
 }
 
@@ -30,6 +32,5 @@ pub(crate) fn caller(directory: &Path) -> Caller {
         directory: directory.to_owned(),
         environment: BTreeMap::new(),
         descriptors: [1024, 4096],
-        ahead: SchedulingPrivileges::default(),
     }
 }

@@ -1,13 +1,11 @@
 //! Facts about this machine that are cheap to read. `probe` tries them out.
 
-pub mod account;
-pub(crate) mod caller;
 pub(crate) mod cgroups;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub(crate) mod mounts;
 pub(crate) mod remedy;
-pub mod writers;
+pub(crate) mod scheduling;
 
 use std::os::unix::fs::MetadataExt;
 use std::{fmt, fs};
@@ -15,6 +13,7 @@ use std::{fmt, fs};
 use caps::{CapSet, Capability};
 use serde::Serialize;
 
+use crate::host::scheduling::SchedulingPrivileges;
 use crate::policy::Policy;
 use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
@@ -44,6 +43,9 @@ pub struct Host {
     /// Whether the kernel sends core dumps to a socket (`@` in kernel.core_pattern, Linux 6.16). No limit
     /// prevents that.
     pub core_socket: bool,
+    /// Privileges of this process that commands would inherit and must not have.
+    #[serde(skip)]
+    pub(crate) ahead: SchedulingPrivileges,
 }
 
 /// A kernel version, major and minor.
@@ -102,6 +104,7 @@ impl Host {
             possible_cpus: 0,
             etc_overlays: has_etc_overlays(),
             core_socket: kernel >= CORE_SOCKETS && has_core_socket(),
+            ahead: SchedulingPrivileges::current(),
         }
     }
 }

@@ -12,7 +12,7 @@ use nix::sys::stat::FileStat;
 use nix::unistd::{Whence, lseek};
 use xattr::FileExt as _;
 
-use crate::host::writers::ACCESS_LIST;
+use crate::caller::writers::ACCESS_LIST;
 use crate::sys::inode::{FileKind, kind};
 
 /// Mode bits that a commit carries over: never set-user-ID or set-group-ID. The sticky bit of a directory

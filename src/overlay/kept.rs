@@ -11,7 +11,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag};
 use serde::Serialize;
 
-use crate::host::caller::Caller;
+use crate::caller::Caller;
 use crate::protect::remove;
 use crate::report::error::Error;
 use crate::report::remedy::{Remedy, SettingKey, remedy};

@@ -14,8 +14,8 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use sha2::{Digest as _, Sha256};
 
+use crate::caller::Caller;
 use crate::host::Host;
-use crate::host::caller::Caller;
 use crate::overlay::apply;
 use crate::overlay::claim::{Claim, open_own};
 use crate::overlay::ledger::Ledger;

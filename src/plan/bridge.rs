@@ -16,8 +16,8 @@ use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{AccessFlags, faccessat, getgroups};
 
+use crate::caller::Caller;
 use crate::host::Host;
-use crate::host::caller::Caller;
 use crate::plan::{Section, absolute, landlock, limits, namespaces, seccomp, sections};
 use crate::policy::Policy;
 use crate::report::enforcement::{Enforcement, Protection};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use kennel_helper::plan::Step;
 
-use crate::host::caller::Caller;
+use crate::caller::Caller;
 use crate::host::cgroups::{CPUS, CgroupSetting, Cgroups, Controller};
 use crate::host::{Host, mounts};
 use crate::plan::cgroup::place::{CgroupPlace, MissingCgroup, delegated, missing, named};

@@ -7,8 +7,8 @@ pub(crate) mod tightened;
 
 use kennel_helper::plan::Step;
 
-use crate::host::caller::SchedulingPrivileges;
 use crate::host::cgroups::Controller;
+use crate::host::scheduling::SchedulingPrivileges;
 use crate::host::{Host, Version};
 use crate::plan::Section;
 use crate::plan::cgroup::place::MissingCgroup;
@@ -40,7 +40,7 @@ pub(crate) fn descriptors(inputs: &Inputs<'_>) -> [u64; 2] {
 /// the caller has and other processes lack; most callers have none. They also raise the descriptor limit of
 /// PID 1, so that a zygote can send descriptors whatever commands do.
 pub(crate) fn drop_caller_scheduling(inputs: &Inputs<'_>, namespaces: &mut Section) {
-    let SchedulingPrivileges { scheduling: [policy, nice, io], oom, may_be } = inputs.caller.ahead;
+    let SchedulingPrivileges { scheduling: [policy, nice, io], oom, may_be } = inputs.host.ahead;
     if policy || nice || io {
         let step = Step::Ordinary { policy: policy.into(), nice: nice.into(), io: io.into() };
         namespaces.push(Protection::Cpus, &step);

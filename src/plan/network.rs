@@ -7,6 +7,7 @@ use std::path::Path;
 
 use kennel_helper::plan::Step;
 
+use crate::network::namespace::SOCKETS_HANDED_OUT;
 use crate::plan::Section;
 use crate::policy::Policy;
 use crate::policy::env::EnvBase;
@@ -53,9 +54,6 @@ fn is_transparent(inputs: &Inputs<'_>) -> bool {
 fn serves_connections(inputs: &Inputs<'_>) -> bool {
     is_transparent(inputs) && !inputs.policy.only_refuses()
 }
-
-/// How many sockets a sandbox hands out with which the outside makes others.
-pub(crate) const SOCKETS_HANDED_OUT: usize = 2;
 
 /// Appends the steps that make the sockets of the proxy and of published ports, and hand them out. The inside
 /// makes them while it is allowed to: ports below 1024 need a privilege that no command has, so no command

@@ -12,8 +12,8 @@ use kennel_helper::plan::{Step, Within};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd;
 
+use crate::caller::Caller;
 use crate::host::Host;
-use crate::host::caller::Caller;
 use crate::host::cgroups::{Cgroups, Controller};
 use crate::host::mounts::mounts;
 use crate::launch::cgroup::Groups;

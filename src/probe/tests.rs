@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
+use crate::caller::Caller;
 use crate::host::Version;
-use crate::host::caller::Caller;
 use crate::host::remedy::remedy;
+use crate::host::scheduling::SchedulingPrivileges;
 use crate::plan::compile;
 use crate::plan::compile::Compiled;
 use crate::policy::require::Requirement;
@@ -25,6 +26,7 @@ const GOOD: Host = Host {
     possible_cpus: 4,
     etc_overlays: true,
     core_socket: false,
+    ahead: SchedulingPrivileges { scheduling: [false; 3], oom: false, may_be: false },
 };
 
 /// Compiles a policy for `host`, and collects the refusal for each missing protection when it is required.

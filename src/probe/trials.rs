@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::time::Duration;
 
+use crate::caller::Caller;
 use crate::command::stdio::Stdio;
 use crate::host::Host;
-use crate::host::caller::Caller;
 use crate::policy::Policy;
 use crate::policy::require::Requirement;
 use crate::probe::attempt::{ATTEMPTS, AttemptEnd, Operand, PAYLOAD_AT, ProbeCall, Stage};

@@ -14,7 +14,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use crate::host::caller::Caller;
+use crate::caller::Caller;
 use crate::policy::profile::Git;
 use crate::protect::git::repository::{Repository, WorkTree, is_own, named_work_tree};
 use crate::report::failure;

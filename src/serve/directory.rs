@@ -15,7 +15,7 @@ use nix::fcntl::{OFlag, open, openat, renameat};
 use nix::sys::stat::{FileStat, Mode, fchmod, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
-use crate::host::caller::runtime_directory;
+use crate::caller::runtime_directory;
 use crate::report::error::listen::ListenError;
 use crate::sys;
 use crate::sys::dirfd;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::audit::record::Record;
+use crate::caller::Caller;
 use crate::host::Host;
-use crate::host::caller::Caller;
 use crate::launch::cgroup::Groups;
 use crate::launch::image::Images;
 use crate::launch::prepared::Prepared;

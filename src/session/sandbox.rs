@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::caller::Caller;
 use crate::command::one_shot::OneShots;
 use crate::command::{Command, CommandSource};
 use crate::host::Host;
-use crate::host::caller::Caller;
 use crate::launch::cgroup::Groups;
 use crate::launch::image::Images;
 use crate::launch::prepared::Prepared;

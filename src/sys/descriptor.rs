@@ -1,13 +1,14 @@
-//! Paths that name a descriptor of this process, such as the `/dev/fd/63` by which a shell replaces `<(…)`.
-//! Only an inherited descriptor is accepted: another number could be one of Kennel's own.
+//! Descriptors that come by number: from a system call, or by a path that names one of this process, such as
+//! the `/dev/fd/63` by which a shell replaces `<(…)`. Of those, only an inherited descriptor is accepted:
+//! another number could be one of Kennel's own.
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::sys;
+use nix::errno::Errno;
 
 /// A copy of the descriptor that `path` names, if it is `/dev/fd/N` or `/proc/self/fd/N` with N of 3 or more.
 /// `None` for any other path.
@@ -23,7 +24,7 @@ use crate::sys;
 /// assert_eq!(error.raw_os_error(), Some(9)); // EBADF
 /// ```
 pub fn inherited_descriptor(path: impl AsRef<Path>) -> Option<io::Result<OwnedFd>> {
-    number(path.as_ref()).map(sys::copy_inherited)
+    number(path.as_ref()).map(copy_inherited)
 }
 
 fn number(path: &Path) -> Option<RawFd> {
@@ -36,6 +37,28 @@ fn number(path: &Path) -> Option<RawFd> {
     let number = std::str::from_utf8(name).ok().filter(|_| is_number)?;
     // A number that is too large to parse is no open descriptor.
     Some(number.parse().unwrap_or(RawFd::MAX)).filter(|&number| number > libc::STDERR_FILENO)
+}
+
+/// fcntl(F_DUPFD_CLOEXEC) of a descriptor that this process inherited. A descriptor with FD_CLOEXEC cannot be
+/// one.
+///
+/// # Errors
+/// `EBADF` if this process inherited no descriptor with that number.
+fn copy_inherited(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: fcntl(2) with integer arguments only; it fails if the number is no descriptor.
+    let flags = Errno::result(unsafe { libc::fcntl(number, libc::F_GETFD) })?;
+    if flags & libc::FD_CLOEXEC != 0 {
+        return Err(Errno::EBADF.into());
+    }
+    // SAFETY: as above; the copy is a new descriptor.
+    let copy = Errno::result(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) })?;
+    Ok(received(copy))
+}
+
+/// Takes ownership of a descriptor that a message brought or that a call created.
+pub(crate) fn received(number: RawFd) -> OwnedFd {
+    // SAFETY: the kernel has just created it for this process, and each caller takes each number once.
+    unsafe { OwnedFd::from_raw_fd(number) }
 }
 
 #[cfg(test)]

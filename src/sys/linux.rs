@@ -16,7 +16,7 @@ use nix::sys::stat::FileStat;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, pipe2};
 
-use crate::sys::received;
+use crate::sys::descriptor::received;
 
 // Processes.
 

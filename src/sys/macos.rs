@@ -9,7 +9,7 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::SigSet;
 use nix::sys::stat::{FileStat, fstat};
 
-use crate::sys::received;
+use crate::sys::descriptor::received;
 
 /// open(2) with this flag holds a directory. macOS holds no file without reading it.
 pub(crate) const HELD: OFlag = OFlag::O_RDONLY;

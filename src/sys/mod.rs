@@ -33,40 +33,18 @@ pub(crate) mod secret;
 pub(crate) mod signal;
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdRegisterError};
 
+pub(crate) use crate::sys::descriptor::received;
 #[cfg(target_os = "linux")]
 pub(crate) use crate::sys::linux::*;
 #[cfg(target_os = "macos")]
 pub(crate) use crate::sys::macos::*;
-
-/// Takes ownership of a descriptor that a message brought or that a call created.
-pub(crate) fn received(number: RawFd) -> OwnedFd {
-    // SAFETY: the kernel has just created it for this process, and each caller takes each number once.
-    unsafe { OwnedFd::from_raw_fd(number) }
-}
-
-/// fcntl(F_DUPFD_CLOEXEC) of a descriptor that this process inherited. A descriptor with FD_CLOEXEC cannot be
-/// one.
-///
-/// # Errors
-/// `EBADF` if this process inherited no descriptor with that number.
-pub(crate) fn copy_inherited(number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: fcntl(2) with integer arguments only; it fails if the number is no descriptor.
-    let flags = Errno::result(unsafe { libc::fcntl(number, libc::F_GETFD) })?;
-    if flags & libc::FD_CLOEXEC != 0 {
-        return Err(Errno::EBADF.into());
-    }
-    // SAFETY: as above; the copy is a new descriptor.
-    let copy = Errno::result(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) })?;
-    Ok(received(copy))
-}
 
 /// Registers a descriptor with the tokio runtime. Only for types of this crate that own one descriptor for
 /// life.

@@ -16,8 +16,8 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag, openat};
 use nix::sys::stat::{Mode, mkdirat};
 
-use crate::host::caller::Caller;
-use crate::host::writers::another_writer;
+use crate::caller::Caller;
+use crate::caller::writers::another_writer;
 use crate::sys::dirfd::{DIRECTORY, open_without_links};
 use crate::sys::file_system::FileSystem;
 use crate::sys::own_path;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::{fs, io};
 
-use crate::host::caller::Caller;
+use crate::caller::Caller;
 use crate::host::cgroups::Controller;
 use crate::host::mounts::MountTable;
 use crate::host::{Host, READER};

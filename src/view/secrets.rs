@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::host::caller::{Caller, runtime_directory};
+use crate::caller::{Caller, runtime_directory};
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::place_kind::PlaceKind;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use Kind::{Cache, Toolchain};
 
-use crate::host::caller::Caller;
+use crate::caller::Caller;
 use crate::policy::profile::{Caches, Toolchains};
 use crate::report::place_kind::PlaceKind;
 use crate::view::cache_store::CACHE_BASE;

@@ -18,7 +18,7 @@ fn context(policy: Policy, directory: &Path, typed: &[&str]) -> ExplainContext {
     let compiled = crate::plan::compile::compile(
         &policy.explain(true),
         &crate::host::Host::detect(),
-        &crate::host::caller::Caller::current(),
+        &crate::caller::Caller::current(),
         SandboxKind::OneShot,
     );
     let compiled = compiled.expect("a policy for this host");
@@ -66,7 +66,7 @@ fn the_filter_asks_only_if_the_policy_wants_explanations() {
     let workspace = workspace();
     let policy = Policy::profile(Profile::RepoWrite, workspace.path());
     let compile = |policy: &Policy, kind| {
-        let (host, caller) = (crate::host::Host::detect(), crate::host::caller::Caller::current());
+        let (host, caller) = (crate::host::Host::detect(), crate::caller::Caller::current());
         crate::plan::compile::compile(policy, &host, &caller, kind).expect("a policy for this host")
     };
     for kind in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {

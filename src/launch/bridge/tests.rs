@@ -25,8 +25,8 @@ use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
 use super::*;
+use crate::caller::Caller;
 use crate::host::Host;
-use crate::host::caller::Caller;
 use crate::plan::bridge::compile;
 use crate::policy::Policy;
 use crate::policy::profile::Profile;

@@ -21,7 +21,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::plan::network::SOCKETS_HANDED_OUT;
+use crate::network::namespace::SOCKETS_HANDED_OUT;
 use crate::sys;
 
 /// How long it may take to make a socket, and to connect it. Both happen within one kernel, so this is long.

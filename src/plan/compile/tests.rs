@@ -9,7 +9,7 @@ use kennel_helper::control::LONGEST_ROLE;
 use kennel_helper::plan::{Step, entries};
 use proptest::prelude::*;
 
-use crate::host::caller::Caller;
+use crate::caller::Caller;
 use crate::host::fixtures::host;
 use crate::host::{Host, Version, fixtures};
 use crate::plan::PlannedStep;

@@ -7,7 +7,7 @@ use std::path::Path;
 use kennel_helper::plan::{Step, entries};
 use proptest::prelude::*;
 
-use crate::host::caller::Caller;
+use crate::caller::Caller;
 use crate::host::fixtures::host;
 use crate::host::{Host, Version, fixtures};
 use crate::plan::compile::{Compiled, compile};

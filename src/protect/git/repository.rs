@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::host::caller::Caller;
+use crate::caller::Caller;
 use crate::protect::git::config::variables;
 use crate::protect::git::{canonical_target, is_repository, read_link_file, read_small};
 use crate::sys::lexical;

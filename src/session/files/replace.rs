@@ -15,7 +15,7 @@ use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat};
 use xattr::FileExt as _;
 
-use crate::host::writers::ACCESS_LIST;
+use crate::caller::writers::ACCESS_LIST;
 use crate::protect::forbid::Creation;
 use crate::protect::{forbid, recheck};
 use crate::session::files::view_fd::FileCall;

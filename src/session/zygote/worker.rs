@@ -15,7 +15,7 @@ use crate::command::source::ReadyWorker;
 use crate::launch::control::Arrival;
 use crate::launch::inside::{CommandHold, Inside, OrderedInit, WaitingInit};
 use crate::launch::prepared::{FailedStep, OwnSteps, Prepared};
-use crate::plan::network::SOCKETS_HANDED_OUT;
+use crate::network::namespace::SOCKETS_HANDED_OUT;
 use crate::protect::watch::Watch;
 use crate::report::error::Error;
 use crate::session::log::stats::Counts;

@@ -13,7 +13,7 @@ use crate::command::source::{ReadyWorker, Ticket};
 use crate::launch::cgroup::Groups;
 use crate::launch::control::socket_pair;
 use crate::launch::inside::{CommandInit, OrderedInit};
-use crate::plan::network::SOCKETS_HANDED_OUT;
+use crate::network::namespace::SOCKETS_HANDED_OUT;
 use crate::plan::{Section, network};
 use crate::report::error::Error;
 use crate::session::files::view_fd::ViewFd;

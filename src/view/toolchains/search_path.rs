@@ -14,7 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
-use crate::host::writers::{Writer, another_writer};
+use crate::caller::writers::{Writer, another_writer};
 use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::sys::file_system::FileSystem;

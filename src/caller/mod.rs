@@ -1,6 +1,9 @@
 //! The caller: identity, home, environment and directory of the embedding program, read once. Changes
 //! nothing.
 
+pub mod account;
+pub mod writers;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
@@ -8,8 +11,7 @@ use std::{env, fs};
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use crate::host::account::Account;
-use crate::sys::read_proc;
+use crate::caller::account::Account;
 
 /// The caller of a sandbox.
 #[derive(Clone, Debug)]
@@ -27,33 +29,6 @@ pub(crate) struct Caller {
     pub(crate) environment: BTreeMap<OsString, OsString>,
     /// Soft and hard limit of open descriptors.
     pub(crate) descriptors: [u64; 2],
-    /// Privileges that commands would inherit and must not have.
-    pub(crate) ahead: SchedulingPrivileges,
-}
-
-/// Scheduling privileges of a process. A CPU limit does not stop a real-time process, and with an
-/// `oom_score_adj` of -1000 the kernel kills no process at the memory limit.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SchedulingPrivileges {
-    /// Real-time or deadline policy, nice value below 0, real-time I/O.
-    pub(crate) scheduling: [bool; 3],
-    /// Whether `oom_score_adj` is below 0.
-    pub(crate) oom: bool,
-    /// Whether the process may take a real-time policy or a nice value below 0 (RLIMIT_RTPRIO, RLIMIT_NICE),
-    /// as members of audio groups may.
-    pub(crate) may_be: bool,
-}
-
-impl SchedulingPrivileges {
-    fn current() -> Self {
-        let adjusted = read_proc("/proc/self/oom_score_adj").unwrap_or_default();
-        let has = |resource| getrlimit(resource).is_ok_and(|(_, hard)| hard > 0);
-        Self {
-            scheduling: crate::sys::scheduling_privileges(),
-            oom: adjusted.starts_with(b"-"),
-            may_be: has(Resource::RLIMIT_RTPRIO) || has(Resource::RLIMIT_NICE),
-        }
-    }
 }
 
 /// The default directory for the sockets of a user's sessions: `$XDG_RUNTIME_DIR/kennel`, else
@@ -83,7 +58,6 @@ impl Caller {
             directory: env::current_dir().unwrap_or_default(),
             environment,
             descriptors: getrlimit(Resource::RLIMIT_NOFILE).map_or([1024; 2], <[u64; 2]>::from),
-            ahead: SchedulingPrivileges::current(),
         }
     }
 

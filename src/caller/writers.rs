@@ -7,7 +7,7 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::host::account::{fields, number};
+use crate::caller::account::{fields, number};
 
 /// The attribute that holds a file's POSIX access control list.
 pub(crate) const ACCESS_LIST: &str = "system.posix_acl_access";
