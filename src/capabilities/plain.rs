@@ -3,31 +3,20 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-
-use nix::unistd::{AccessFlags, access};
-use tokio::process::Command;
+use std::process::Command;
 
 use crate::caller::Caller;
 use crate::capabilities::granted::{Granted, GrantedPath};
 use crate::capabilities::{Capabilities, environment, granted};
-use crate::launch::request::{c_string, candidates};
+use crate::process::program::{c_string, executable};
 use crate::report::error::Error;
 
 /// Builds the command. The caller spawns it.
 pub(crate) fn command(wanted: &PlainCommand) -> Command {
     let path = wanted.environment.get(std::ffi::OsStr::new("PATH"));
-    let places = candidates(&wanted.program, path.map(AsRef::as_ref), &wanted.cwd.path);
-    // If no candidate is executable, take the first that exists: spawning it reports the right error.
-    // Otherwise take one that certainly does not exist. A directory of PATH that cannot be entered says
-    // nothing about the program.
-    let place = places
-        .iter()
-        .find(|place| place.is_file() && access(*place, AccessFlags::X_OK).is_ok())
-        .or_else(|| places.iter().find(|place| place.exists()))
-        .or_else(|| places.iter().find(|place| place.try_exists().is_ok()))
-        .or(places.first());
-    let mut command = Command::new(place.map_or(wanted.program.as_os_str(), |place| place.as_os_str()));
+    let mut command = Command::new(executable(&wanted.program, path.map(AsRef::as_ref), &wanted.cwd.path));
     command
         .arg0(&wanted.program)
         .args(&wanted.arguments)
@@ -120,7 +109,7 @@ mod tests {
         let caps = Capabilities { env: EnvPolicy::Vars(Vec::new()), ..Capabilities::default() };
         let mut wanted = PlainCommand::new(OsStr::new(program), [""; 0], cwd, &caps).expect("wanted");
         wanted.environment.extend(path.map(|path| ("PATH".into(), path.into())));
-        command(&wanted).as_std().get_program().to_owned()
+        command(&wanted).get_program().to_owned()
     }
 
     #[test]

@@ -143,7 +143,7 @@ impl Wrapper {
     ) -> Result<(Command, Layer), Error> {
         let wanted = PlainCommand::new(program.as_ref(), args, cwd.as_ref(), caps)?;
         let Some(granted) = &wanted.granted else {
-            return Ok((plain::command(&wanted), Layer::Lightweight));
+            return Ok((plain::command(&wanted).into(), Layer::Lightweight));
         };
         let way = self.way(granted, &wanted).await?;
         let mut command = Command::new(&way.client);

@@ -11,13 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::audit::trail::Exec;
-use crate::command::cause::{Cause, Flood};
-use crate::command::ending::{Facts, ending_of_call};
-use crate::command::output::ChildOutput;
 use crate::command::running::Running;
 use crate::explain::{context, hints};
-use crate::launch::cgroup::leaf::CgroupUsage;
 use crate::network::serving::DenialCursor;
+use crate::process::cause::{Cause, Flood};
+use crate::process::ending::{Facts, Refused, ending_of_call};
+use crate::process::output::ChildOutput;
 use crate::protect::recheck::Undone;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Usage};
@@ -85,7 +84,7 @@ impl Running {
             limits: &self.spec.limits,
             timeout: end.timeout,
             full: None,
-            group: &CgroupUsage::default(),
+            refused: Refused::default(),
         };
         let Undone { mut denials, is_left } = self.init.get_ref().undo();
         denials.extend(self.explained(end.code == 0));

@@ -10,13 +10,13 @@ use kennel_helper::control::Report;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::command::cause::Cause;
-use crate::command::output::{ChildOutput, CollectedOutput};
 use crate::command::running::Running;
-use crate::command::stdio::ChildStdin;
 use crate::command::terminal::Terminal;
 use crate::launch::control::Arrival;
 use crate::launch::inside::CommandKey;
+use crate::process::cause::Cause;
+use crate::process::output::{ChildOutput, CollectedOutput};
+use crate::process::stdio::ChildStdin;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output, Usage};
 use crate::report::published::PublishedPort;

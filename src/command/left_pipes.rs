@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use tokio::io::AsyncReadExt;
 use tokio::task::AbortHandle;
 
-use crate::command::output::ChildOutput;
+use crate::process::output::ChildOutput;
 use crate::sys::locked;
 
 /// How many pipes are read on.

@@ -1,18 +1,15 @@
 //! Builds and runs one command, in the shape of `tokio::process`. Sandboxes and sessions share it.
 
 pub(crate) mod call;
-pub(crate) mod cause;
 pub(crate) mod child;
 pub(crate) mod detached;
 pub(crate) mod ending;
 pub(crate) mod left_pipes;
 pub(crate) mod one_shot;
 pub(crate) mod outlet;
-pub(crate) mod output;
 pub(crate) mod running;
 pub(crate) mod source;
 pub(crate) mod start;
-pub(crate) mod stdio;
 pub(crate) mod tail;
 pub(crate) mod terminal;
 
@@ -29,11 +26,11 @@ use tokio::io::AsyncWriteExt;
 use crate::command::child::Child;
 use crate::command::one_shot::OneShots;
 use crate::command::source::WorkerSource;
-use crate::command::stdio::{DefaultStdio, Stdio, StdioKind};
 use crate::launch::prepared::Prepared;
 use crate::launch::restrict::Restriction;
 use crate::plan::pseudoterminal::Pseudoterminal;
 use crate::policy::limits::Limits;
+use crate::process::stdio::{DefaultStdio, Stdio, StdioKind};
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output};
 use crate::sys::closing::HeldFd;

@@ -20,8 +20,8 @@ use tokio::time::sleep;
 
 use crate::command::Command;
 use crate::command::child::Child;
-use crate::command::output::ChildOutput;
-use crate::command::stdio::{Stdio, checked};
+use crate::process::output::ChildOutput;
+use crate::process::stdio::{Stdio, checked};
 use crate::report::error::{Error, STREAMS};
 use crate::report::outcome::{Ended, Outcome};
 use crate::sys::closing::HeldFd;

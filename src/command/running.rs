@@ -18,10 +18,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant as Deadline, sleep_until};
 
 use crate::audit::trail::Exec;
-use crate::command::cause::{Cause, Flood};
 use crate::command::one_shot::OwnNetwork;
 use crate::command::source::{Membership, ReadyWorker};
-use crate::command::tail::Tail;
+use crate::command::tail::ErrorTail;
 use crate::explain::context::ExplainContext;
 use crate::host::cgroups::CgroupSetting;
 use crate::launch::control::Arrival;
@@ -33,6 +32,7 @@ use crate::network::namespace::publish::Publishing;
 use crate::network::serving::{DenialCursor, Serving};
 use crate::plan::Section;
 use crate::policy::limits::Limits;
+use crate::process::cause::{Cause, Flood};
 use crate::protect::recheck;
 use crate::report::enforcement::{Enforcement, Entry};
 use crate::report::error::Error;
@@ -267,12 +267,12 @@ impl Running {
     }
 
     /// What looks for errors in the output, if the caller asks for hints.
-    pub(crate) fn tail(&self) -> Option<Tail> {
+    pub(crate) fn tail(&self) -> Option<ErrorTail> {
         self.spec
             .context
             .as_ref()
             .filter(|_| self.spec.wants_hints)
-            .map(|context| Tail::new(Arc::clone(context)))
+            .map(|context| ErrorTail::new(Arc::clone(context)))
     }
 
     /// Where readers of the output report that the command wrote too much. `None` if the policy lets it write

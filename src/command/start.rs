@@ -13,8 +13,7 @@ use crate::command::child::Child;
 use crate::command::one_shot::start_worker;
 use crate::command::running::{CommandLog, CommandSpec, HandedOver, Owner, Running};
 use crate::command::source::{Membership, ReadyWorker, Ticket, WorkerSource};
-use crate::command::stdio::{Connected, DefaultStdio, StdioKind};
-use crate::command::{Command, CommandSource, stdio};
+use crate::command::{Command, CommandSource};
 use crate::explain::Explainer;
 use crate::explain::context::{self, ExplainContext};
 use crate::launch::prepared;
@@ -24,6 +23,8 @@ use crate::launch::restrict;
 use crate::plan::compile::Compiled;
 use crate::plan::limits::tightened::{Tightened, tightened};
 use crate::policy::units::Size;
+use crate::process::stdio;
+use crate::process::stdio::{Connected, DefaultStdio, StdioKind};
 use crate::report::error::{Error, STREAMS};
 use crate::sys::closing;
 

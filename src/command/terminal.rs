@@ -14,7 +14,9 @@ use nix::sys::termios::{FlushArg, tcflush};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
-use crate::command::tail::Tail;
+use crate::command::tail::ErrorTail;
+use crate::process::output::Tail;
+use crate::report::outcome::Outcome;
 use crate::sys;
 use crate::sys::locked;
 
@@ -28,7 +30,7 @@ use crate::sys::locked;
 pub struct Terminal {
     master: Arc<AsyncFd<File>>,
     /// The last bytes read, if Kennel looks for errors in them.
-    tail: Option<Arc<Mutex<Tail>>>,
+    tail: Option<Arc<Mutex<ErrorTail>>>,
 }
 
 impl Terminal {
@@ -43,12 +45,12 @@ impl Terminal {
     }
 
     /// Keeps the last bytes that are read, so that errors in them can be explained.
-    pub(crate) fn explain_errors(&mut self, tail: Tail) {
+    pub(crate) fn explain_errors(&mut self, tail: ErrorTail) {
         self.tail = Some(Arc::new(Mutex::new(tail)));
     }
 
     /// The last bytes that were read.
-    pub(crate) fn tail(&self) -> Option<MutexGuard<'_, Tail>> {
+    pub(crate) fn tail(&self) -> Option<MutexGuard<'_, ErrorTail>> {
         self.tail.as_deref().map(locked)
     }
 
@@ -157,5 +159,15 @@ impl AsyncWrite for Terminal {
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
+    }
+}
+
+impl Outcome {
+    /// Like [`count`](Self::count), for a command with a terminal that was read to the end: adds hints for
+    /// errors there that the sandbox may have caused.
+    pub fn explain(&mut self, terminal: &Terminal) {
+        if let Some(tail) = terminal.tail() {
+            tail.explain(self);
+        }
     }
 }

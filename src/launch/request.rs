@@ -3,15 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use kennel_helper::plan::Request;
 use kennel_helper::wire::{Field, ListBuf, Sink};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::plan::pseudoterminal::Pseudoterminal;
-use crate::policy::known_variables::SYSTEM_PATH;
+use crate::process::program::{c_string, candidates, refused, variable};
 use crate::report::error::Error;
 use crate::sys::secret::Secret;
 
@@ -144,43 +144,4 @@ fn secret_variable(name: &OsStr, secret: &Secret) -> Result<Zeroizing<Vec<u8>>, 
     let mut bytes = Zeroizing::new(Vec::with_capacity(name.len() + value.len() + 2));
     [name.as_bytes(), b"=", value, b"\0"].into_iter().for_each(|part| bytes.extend_from_slice(part));
     Ok(bytes)
-}
-
-/// The paths at which the program is looked for: itself, if its name has a slash; otherwise one in each
-/// directory of `path`, the command's own PATH. Without a PATH the system's directories count, as in
-/// execvp(3), but not the working directory.
-pub(crate) fn candidates(program: &OsStr, path: Option<&OsStr>, directory: &Path) -> Vec<PathBuf> {
-    if program.as_bytes().contains(&b'/') {
-        return vec![directory.join(program)];
-    }
-    // An empty or relative entry means the working directory, as in a shell.
-    let entries = std::env::split_paths(path.unwrap_or(OsStr::new(SYSTEM_PATH)));
-    entries.map(|entry| directory.join(entry).join(program)).collect()
-}
-
-/// # Errors
-/// A NUL byte anywhere, no name.
-pub(crate) fn variable(name: &OsStr, value: &OsStr) -> Result<CString, Error> {
-    if name.is_empty() || name.as_bytes().contains(&b'=') {
-        return Err(refused("environment variable", name, "is not a name"));
-    }
-    let mut bytes = name.as_bytes().to_vec();
-    bytes.push(b'=');
-    bytes.extend_from_slice(value.as_bytes());
-    // The value may be a secret, so the message has the name only.
-    CString::new(bytes).map_err(|_| refused("environment variable", name, "contains a NUL byte"))
-}
-
-/// # Errors
-/// A NUL byte.
-pub(crate) fn c_string(what: &'static str, value: &OsStr) -> Result<CString, Error> {
-    CString::new(value.to_owned().into_vec()).map_err(|_| refused(what, value, "contains a NUL byte"))
-}
-
-fn refused(what: &'static str, value: &OsStr, reason: &str) -> Error {
-    let mut value = value.to_string_lossy().into_owned();
-    if value.chars().count() > 80 {
-        value = value.chars().take(80).chain(['…']).collect();
-    }
-    Error::Command { what, value, reason: reason.to_owned() }
 }

@@ -4,13 +4,13 @@ use std::fs::File;
 use std::time::Duration;
 
 use crate::caller::Caller;
-use crate::command::stdio::Stdio;
 use crate::host::Host;
 use crate::policy::Policy;
 use crate::policy::require::Requirement;
 use crate::probe::attempt::{ATTEMPTS, AttemptEnd, Operand, PAYLOAD_AT, ProbeCall, Stage};
 use crate::probe::host;
 use crate::probe::host::{CgroupFinding, Execution};
+use crate::process::stdio::Stdio;
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::report::outcome::{Ended, Outcome};

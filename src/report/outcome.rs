@@ -87,7 +87,7 @@ pub struct Outcome {
     /// The resources that it used.
     pub usage: Usage,
     /// Bytes that it wrote to stdout, including those beyond the cap, if Kennel collected them. If you read a
-    /// pipe yourself, [`ChildOutput::seen`](crate::command::output::ChildOutput::seen) has them;
+    /// pipe yourself, [`ChildOutput::seen`](crate::process::output::ChildOutput::seen) has them;
     /// [`count`](Self::count) enters them here.
     pub stdout_bytes: Option<u64>,
     /// Bytes that it wrote to stderr, likewise.

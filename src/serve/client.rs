@@ -25,7 +25,7 @@ use nix::sys::time::TimeVal;
 use nix::unistd::geteuid;
 use serde::de::DeserializeOwned;
 
-use crate::command::stdio::check_standard;
+use crate::process::stdio::check_standard;
 use crate::report::error::listen::ListenError;
 use crate::report::error::{Error, STREAMS};
 use crate::serve::accept::{AllowedPeer, PeerRefused};

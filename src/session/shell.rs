@@ -15,8 +15,8 @@ use tokio::sync::{oneshot, watch};
 
 use crate::command::left_pipes::LeftPipes;
 use crate::command::outlet::OutputCopier;
-use crate::command::output::ChildOutput;
 use crate::command::source::WorkerSource;
+use crate::process::output::ChildOutput;
 use crate::report::error::Error;
 use crate::report::outcome::Outcome;
 use crate::report::shell::ShellOrigin;

@@ -15,8 +15,11 @@ use nix::sys::socket::{SockFlag, accept4};
 use nix::sys::stat::FileStat;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, pipe2};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use crate::sys::descriptor::received;
+use crate::sys::runtime::watched;
 
 // Processes.
 
@@ -70,18 +73,25 @@ pub(crate) fn reap(pidfd: &OwnedFd) {
     let _ = waitid(Id::PIDFd(pidfd.as_fd()), flags);
 }
 
-/// waitid(2) with WNOWAIT: the resources that an ended child used, including its own children that it waited
-/// for. The child stays a zombie.
-pub(crate) fn usage_of_ended(child: Pid) -> io::Result<libc::rusage> {
-    // SAFETY: all-zero bytes are a valid value of this plain record.
-    let mut used: libc::rusage = unsafe { std::mem::zeroed() };
-    let none: *mut libc::siginfo_t = ptr::null_mut();
-    let flags = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
-    let (kind, number) = (libc::P_PID, child.as_raw());
-    // SAFETY: the kernel writes one rusage at the address. For a NULL siginfo it writes nothing.
-    let answer = unsafe { libc::syscall(libc::SYS_waitid, kind, number, none, flags, &raw mut used) };
-    Errno::result(answer)?;
-    Ok(used)
+/// The end of a child that this process started, by its pidfd: seeing it does not take the child's status.
+#[derive(Debug)]
+pub(crate) struct ChildExit(AsyncFd<OwnedFd>);
+
+impl ChildExit {
+    /// # Errors
+    /// No descriptor is free; the kernel reaped the child already, because this process ignores SIGCHLD.
+    pub(crate) fn of(child: Pid) -> io::Result<Self> {
+        let process = open_process(child.as_raw().cast_unsigned())?;
+        watched(process, Interest::READABLE).map(Self)
+    }
+
+    /// Returns once it has ended.
+    ///
+    /// # Errors
+    /// The runtime has ended.
+    pub(crate) async fn ended(&self) -> io::Result<()> {
+        self.0.readable().await.map(drop)
+    }
 }
 
 /// Scheduling privileges of the calling thread, which its children inherit: a real-time or deadline policy, a

@@ -2,12 +2,15 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
-use std::{io, ptr};
+use std::{io, ptr, thread};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::SigSet;
 use nix::sys::stat::{FileStat, fstat};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+use tokio::sync::watch;
 
 use crate::sys::descriptor::received;
 
@@ -87,4 +90,39 @@ pub(crate) fn random() -> nix::Result<u64> {
     // SAFETY: the call writes that many bytes, to an array of that size.
     Errno::result(unsafe { libc::getentropy(bytes.as_mut_ptr().cast(), bytes.len()) })?;
     Ok(u64::from_ne_bytes(bytes))
+}
+
+/// The end of a child that this process started, which a thread waits for: seeing it does not take the
+/// child's status.
+#[derive(Debug)]
+pub(crate) struct ChildExit(watch::Receiver<Option<Result<(), Errno>>>);
+
+impl ChildExit {
+    /// # Errors
+    /// The kernel refuses a thread.
+    pub(crate) fn of(child: Pid) -> io::Result<Self> {
+        let (tell, told) = watch::channel(None);
+        let thread = thread::Builder::new().name("kennel-wait".to_owned());
+        thread.spawn(move || {
+            let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+            let ended = loop {
+                match waitid(Id::Pid(child), flags) {
+                    Err(Errno::EINTR) => {}
+                    ended => break ended.map(drop),
+                }
+            };
+            tell.send_replace(Some(ended));
+        })?;
+        Ok(Self(told))
+    }
+
+    /// Returns once it has ended.
+    ///
+    /// # Errors
+    /// `ECHILD`: the kernel reaped it already, because this process ignores SIGCHLD.
+    pub(crate) async fn ended(&self) -> io::Result<()> {
+        let mut told = self.0.clone();
+        let ended = told.wait_for(Option::is_some).await.map_err(io::Error::other)?;
+        (*ended).unwrap_or(Ok(())).map_err(io::Error::from)
+    }
 }

@@ -29,40 +29,44 @@ pub(crate) mod parent;
 pub(crate) mod path_text;
 #[cfg(target_os = "linux")]
 pub(crate) mod reap;
+mod runtime;
 pub(crate) mod secret;
 pub(crate) mod signal;
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
-use tokio::io::Interest;
-use tokio::io::unix::{AsyncFd, AsyncFdRegisterError};
+use nix::unistd::Pid;
 
 pub(crate) use crate::sys::descriptor::received;
 #[cfg(target_os = "linux")]
 pub(crate) use crate::sys::linux::*;
 #[cfg(target_os = "macos")]
 pub(crate) use crate::sys::macos::*;
+pub(crate) use crate::sys::runtime::{blocking, watched, watched_or_back};
 
-/// Registers a descriptor with the tokio runtime. Only for types of this crate that own one descriptor for
-/// life.
+/// wait4(2): reaps a child that has ended, or waits for that. Its status, and the resources that it used,
+/// including its own children that it waited for.
 ///
 /// # Errors
-/// `ENOSPC` if the user is at the limit fs.epoll.max_user_watches.
-pub(crate) fn watched<T: AsRawFd>(inner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    watched_or_back(inner, interest).map_err(io::Error::from)
-}
-
-/// Like [`watched`], but the error returns `inner`.
-pub(crate) fn watched_or_back<T: AsRawFd>(
-    inner: T,
-    interest: Interest,
-) -> Result<AsyncFd<T>, AsyncFdRegisterError<T>> {
-    // SAFETY: `CommandInit`, `Unreaped`, `HeldFd`, `OwnedFd`, `File`, sockets, and `Arc`s of them keep the
-    // descriptor of as_raw_fd open until they are dropped, and none of them replaces it.
-    unsafe { AsyncFd::register_with_interest(inner, interest) }
+/// `ECHILD`: the kernel reaped it already, because this process ignores SIGCHLD.
+pub(crate) fn wait_for_child(child: Pid) -> io::Result<(ExitStatus, libc::rusage)> {
+    let mut status = 0;
+    // SAFETY: all-zero bytes are a valid value of this plain record.
+    let mut used: libc::rusage = unsafe { std::mem::zeroed() };
+    loop {
+        // SAFETY: the call writes one int and one rusage at the addresses.
+        let answer = unsafe { libc::wait4(child.as_raw(), &raw mut status, 0, &raw mut used) };
+        match Errno::result(answer) {
+            Err(Errno::EINTR) => {}
+            answer => return Ok(answer.map(|_| (ExitStatus::from_raw(status), used))?),
+        }
+    }
 }
 
 /// ioctl(TIOCGWINSZ): rows and columns.
@@ -85,16 +89,6 @@ pub(crate) fn set_window(terminal: RawFd, rows: u16, columns: u16) -> io::Result
 /// locks is consistent.
 pub(crate) fn locked<T: ?Sized>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Runs `act` on a blocking thread.
-pub(crate) async fn blocking<T: Send + 'static>(
-    act: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    match tokio::task::spawn_blocking(act).await {
-        Ok(done) => done,
-        Err(error) => Err(io::Error::other(error)),
-    }
 }
 
 // SIGXFSZ: a write beyond RLIMIT_FSIZE is an error and does not kill the embedding program.

@@ -14,8 +14,8 @@ use crate::command::detached::ring::{CAPACITY, Ring};
 use crate::command::detached::{
     CommandRecord, Detached, DetachedCommands, DetachedState, End, EndGuard, Order,
 };
-use crate::command::stdio::DefaultStdio;
 use crate::command::{Command, CommandSource};
+use crate::process::stdio::DefaultStdio;
 use crate::report::enforcement::Note;
 use crate::report::error::Error;
 use crate::sys::closing::HeldFd;

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use crate::command::detached::CommandRecord;
 use crate::command::detached::log_copy::LogCopy;
 use crate::command::detached::ring::OutputStream;
-use crate::command::output::ChildOutput;
+use crate::process::output::ChildOutput;
 use crate::report::outcome::Outcome;
 
 /// Bytes of one read.

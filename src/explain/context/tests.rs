@@ -6,9 +6,10 @@ use std::ffi::OsStr;
 use proptest::prelude::*;
 
 use super::*;
-use crate::command::tail::Tail;
+use crate::command::tail::ErrorTail;
 use crate::policy::Policy;
 use crate::policy::profile::Profile;
+use crate::process::output::Tail;
 use crate::report::denial::{LONGEST, shown};
 use crate::report::escape::is_harmless;
 use crate::report::remedy::Wording;
@@ -231,7 +232,7 @@ fn subjects_are_escaped_and_short() {
 #[test]
 fn the_tail_keeps_the_end_of_a_stream() {
     let workspace = workspace();
-    let mut tail = Tail::new(plain(&workspace, &[]).into());
+    let mut tail = ErrorTail::new(plain(&workspace, &[]).into());
     let all: Vec<u8> = (0..300_000u32).map(|n| n.to_be_bytes()[3]).collect();
     for piece in all.chunks(7001) {
         tail.add(piece);

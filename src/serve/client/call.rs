@@ -8,8 +8,8 @@ use kennel_helper::client_wire;
 use kennel_helper::client_wire::{Ask, IS_QUIET, Manner, NAMES_VARIABLES, WANTS_REPORT};
 use kennel_helper::wire::{Field, ListBuf};
 
-use crate::launch::request::{c_string, variable};
 use crate::plan::pseudoterminal::Pseudoterminal;
+use crate::process::program::{c_string, variable};
 use crate::report::error::Error;
 
 /// A command to run in a listening session; see [`Client`](crate::serve::client::Client). Its values are

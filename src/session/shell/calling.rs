@@ -14,11 +14,11 @@ use tokio::sync::{OwnedMutexGuard, oneshot, watch};
 use tokio::time::Instant as Deadline;
 
 use crate::command::call::CallEnd;
-use crate::command::cause::{Cause, Flood};
 use crate::command::outlet::{OutputCopier, RunningCopies};
-use crate::command::output::{ChildOutput, Collected};
 use crate::command::running::{flooded, until};
 use crate::command::source::WorkerSource;
+use crate::process::cause::{Cause, Flood};
+use crate::process::output::{ChildOutput, Collected};
 use crate::report::enforcement::Note;
 use crate::report::error::Error;
 use crate::report::outcome::Outcome;

@@ -23,11 +23,11 @@ use tokio::time::timeout;
 
 use crate::command::child::Child;
 use crate::command::source::WorkerSource;
-use crate::command::stdio::Stdio;
 use crate::command::{Command, CommandSource};
 use crate::launch::control::{ignore_epipe, socket_pair};
 use crate::launch::image::Image;
-use crate::launch::request::candidates;
+use crate::process::program::candidates;
+use crate::process::stdio::Stdio;
 use crate::report::error::Error;
 use crate::report::outcome::Outcome;
 use crate::sys;

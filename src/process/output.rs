@@ -1,6 +1,7 @@
 //! Reads what a command writes, up to a cap. Beyond the cap the reader gets a marker line; the command never
 //! gets `EPIPE`.
 
+use std::fmt::Debug;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -11,14 +12,21 @@ use nix::errno::Errno;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::unix::pipe;
 
-use crate::command::cause::Flood;
-use crate::command::tail::Tail;
-use crate::command::terminal::Terminal;
+use crate::process::cause::Flood;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output};
 
 /// The largest pipe of an ordinary user, in bytes: the default of `fs.pipe-max-size`.
 const LARGEST_PIPE: u64 = 1 << 20;
+
+/// The last bytes of a stream, and what explains errors in them.
+pub(crate) trait Tail: Debug + Send + Sync {
+    /// Adds bytes and drops the oldest ones.
+    fn add(&mut self, bytes: &[u8]);
+
+    /// Adds hints for the errors in these bytes.
+    fn explain(&self, outcome: &mut Outcome);
+}
 
 /// The reading end of a command's stdout or stderr.
 ///
@@ -37,7 +45,7 @@ pub struct ChildOutput {
     is_marked: bool,
     marker: Option<io::Cursor<Vec<u8>>>,
     /// The last bytes read, if Kennel explains errors in them.
-    tail: Option<Box<Tail>>,
+    tail: Option<Box<dyn Tail>>,
     /// Where to report that the stream is beyond the cap, and the cap.
     flood: Option<(Arc<Flood>, u64)>,
 }
@@ -58,7 +66,7 @@ impl ChildOutput {
     }
 
     /// Keeps the last bytes, so that errors in them can be explained.
-    pub(crate) fn explain_errors(&mut self, tail: Tail) {
+    pub(crate) fn explain_errors(&mut self, tail: impl Tail + 'static) {
         self.tail = Some(Box::new(tail));
     }
 
@@ -269,13 +277,5 @@ impl Outcome {
         self.stdout_bytes = stdout.map(ChildOutput::seen);
         self.stderr_bytes = stderr.map(ChildOutput::seen);
         self.truncated = [stdout, stderr].into_iter().flatten().any(|stream| stream.dropped() > 0);
-    }
-
-    /// Like [`count`](Self::count), for a command with a terminal that was read to the end: adds hints for
-    /// errors there that the sandbox may have caused.
-    pub fn explain(&mut self, terminal: &Terminal) {
-        if let Some(tail) = terminal.tail() {
-            tail.explain(self);
-        }
     }
 }
