@@ -43,6 +43,12 @@
 //! descriptors where that is in the way. Linux on x86_64, 5.13 or later; `SECURITY.md` says what is promised
 //! and what is not.
 
+// Only Linux's layers use some of what the others have.
+#![cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, unreachable_pub, unused_imports, reason = "for Linux's layers")
+)]
+
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
@@ -61,32 +67,50 @@ struct Connectors;
 #[cfg(test)]
 extern crate self as kennel;
 
+// Layers that every system has.
 pub mod audit;
-pub mod broker;
 mod caller;
+mod network;
+mod policy;
+mod process;
+pub mod report;
+mod sys;
+
+// The layers of Linux.
+#[cfg(target_os = "linux")]
+pub mod broker;
+#[cfg(target_os = "linux")]
 pub mod capabilities;
+#[cfg(target_os = "linux")]
 mod command;
-#[cfg(feature = "wasm")]
+#[cfg(all(target_os = "linux", feature = "wasm"))]
 pub mod connector;
+#[cfg(target_os = "linux")]
 mod explain;
+#[cfg(target_os = "linux")]
 mod host;
+#[cfg(target_os = "linux")]
 #[doc(hidden)]
 pub mod internal;
+#[cfg(target_os = "linux")]
 mod launch;
-mod network;
+#[cfg(target_os = "linux")]
 pub mod overlay;
+#[cfg(target_os = "linux")]
 mod plan;
-mod policy;
+#[cfg(target_os = "linux")]
 pub mod probe;
-mod process;
+#[cfg(target_os = "linux")]
 mod protect;
-pub mod report;
+#[cfg(target_os = "linux")]
 mod serve;
+#[cfg(target_os = "linux")]
 mod session;
-mod sys;
+#[cfg(target_os = "linux")]
 mod view;
 
 /// Clients of a session's socket, and the socket.
+#[cfg(target_os = "linux")]
 pub mod client {
     pub use crate::serve::Listening;
     pub use crate::serve::client::call::Call;
@@ -96,6 +120,7 @@ pub mod client {
 
 /// Files of a session, read and written as a command could; and paths that stay below a directory, without a
 /// sandbox.
+#[cfg(target_os = "linux")]
 pub mod files {
     pub use crate::serve::client::files::NewFile;
     pub use crate::session::confine::{OpenHow, PathEscape, confine_path, open_beneath};
@@ -104,13 +129,7 @@ pub mod files {
     pub use crate::sys::mode::Mode;
 }
 
-pub use command::Command;
-pub use command::child::{Child, Stops};
-pub use command::detached::ring::LogPiece;
-pub use command::detached::{Detached, LogReader};
-pub use command::terminal::Terminal;
 pub use network::ask::{Decision, NetworkRequest};
-pub use plan::pseudoterminal::Pseudoterminal;
 pub use policy::Policy;
 pub use policy::audit::Audit;
 pub use policy::cgroup::{Cgroup, IoLimits};
@@ -126,14 +145,28 @@ pub use process::output::ChildOutput;
 pub use process::stdio::{ChildStdin, Stdio};
 pub use report::error::Error;
 pub use report::outcome::{Ended, Outcome, Output};
-#[cfg(feature = "metrics")]
-pub use session::log::metrics::metrics;
-pub use session::log::stats::Stats;
-pub use session::pool::Pool;
-pub use session::ports::PortStream;
-pub use session::processes::{ProcessState, SessionProcess, SessionProcesses};
-pub use session::sandbox::Sandbox;
-pub use session::shell::{Shell, ShellOutput, Snippet};
-pub use session::{Session, SessionBuilder};
 pub use sys::secret::Secret;
 pub use sys::signal::{Signal, UnknownSignal};
+
+#[cfg(target_os = "linux")]
+pub use linux::*;
+
+/// What only Linux has, or has in its own form.
+#[cfg(target_os = "linux")]
+mod linux {
+    pub use crate::command::Command;
+    pub use crate::command::child::{Child, Stops};
+    pub use crate::command::detached::ring::LogPiece;
+    pub use crate::command::detached::{Detached, LogReader};
+    pub use crate::command::terminal::Terminal;
+    pub use crate::plan::pseudoterminal::Pseudoterminal;
+    #[cfg(feature = "metrics")]
+    pub use crate::session::log::metrics::metrics;
+    pub use crate::session::log::stats::Stats;
+    pub use crate::session::pool::Pool;
+    pub use crate::session::ports::PortStream;
+    pub use crate::session::processes::{ProcessState, SessionProcess, SessionProcesses};
+    pub use crate::session::sandbox::Sandbox;
+    pub use crate::session::shell::{Shell, ShellOutput, Snippet};
+    pub use crate::session::{Session, SessionBuilder};
+}

@@ -11,6 +11,7 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use tokio::io::AsyncWrite;
 use tokio::net::unix::pipe;
 
+use crate::sys;
 use crate::sys::closing::HeldFd;
 use crate::sys::inode::{FileKind, kind};
 use crate::sys::known_stat;
@@ -109,7 +110,7 @@ pub(crate) fn connect(kind: StdioKind, own: impl AsFd, is_input: bool) -> io::Re
         StdioKind::Null => OwnedFd::from(File::options().read(true).write(true).open("/dev/null")?).into(),
         StdioKind::Given(fd) => checked(fd)?,
         StdioKind::Piped => {
-            let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+            let (reader, writer) = sys::pipe()?;
             let (command_end, caller_end) = if is_input { (reader, writer) } else { (writer, reader) };
             return Ok(Connected { command_end: command_end.into(), caller_end: Some(caller_end) });
         }
@@ -136,7 +137,7 @@ pub(crate) fn check_standard(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// mount.
 pub(crate) fn checked<F: AsFd>(fd: F) -> io::Result<F> {
     let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
-    if flags.contains(OFlag::O_PATH) {
+    if sys::only_holds(flags) {
         return Err(Errno::EBADF.into());
     }
     if kind(&known_stat(&fd)?) == FileKind::Directory { Err(Errno::EISDIR.into()) } else { Ok(fd) }

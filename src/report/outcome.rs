@@ -58,12 +58,13 @@ pub struct Usage {
 impl From<libc::rusage> for Usage {
     /// Counts like waitid(2): one process and the children that it waited for.
     fn from(used: libc::rusage) -> Self {
-        let micros =
-            |time: libc::timeval| time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_usec.unsigned_abs();
+        // The types of the fields are those of the system.
+        let number = |part: i64| part.unsigned_abs();
+        let micros = |time: libc::timeval| number(time.tv_sec) * 1_000_000 + number(i64::from(time.tv_usec));
         Self {
             user_us: micros(used.ru_utime),
             system_us: micros(used.ru_stime),
-            max_rss_bytes: used.ru_maxrss.unsigned_abs() * 1024,
+            max_rss_bytes: crate::sys::resident_bytes(&used),
             ..Self::default()
         }
     }

@@ -2,8 +2,6 @@
 
 use std::{fs, io};
 
-use procfs::process::Process;
-
 use crate::report::remedy::{Remedy, SettingKey, remedy};
 
 /// The remedy if another file replaced a path during the preparation.
@@ -88,11 +86,12 @@ pub(crate) struct Confined {
 impl Confined {
     pub(crate) fn here() -> Self {
         let profile = apparmor_profile();
-        let Ok(status) = Process::myself().and_then(|process| process.status()) else {
-            return Self { profile, ..Self::default() };
-        };
-        let filtered = status.seccomp == Some(2);
-        let sandboxed = filtered && status.nonewprivs == Some(1) && status.capbnd == Some(0);
+        // proc_pid_status(5). Other systems than Linux have no such file, and nothing of this.
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let filtered = field("Seccomp:") == Some("2");
+        let is_bare = field("CapBnd:").is_some_and(|set| set.bytes().all(|digit| digit == b'0'));
+        let sandboxed = filtered && is_bare && field("NoNewPrivs:") == Some("1");
         Self { filtered, sandboxed, profile }
     }
 }

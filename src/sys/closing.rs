@@ -7,17 +7,14 @@
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use nix::fcntl::OFlag;
 use nix::sys::signal::SigSet;
-use nix::sys::stat::SFlag;
-use nix::unistd::pipe2;
 use tokio::sync::mpsc::Sender;
 
-use crate::sys::{self, locked};
+use crate::sys::{closes_at_once, locked};
 
 /// The most threads. Each can be held up by one descriptor; what comes then waits in the queue.
 const MOST_THREADS: usize = 64;
@@ -191,21 +188,6 @@ impl AsFd for HeldFd {
 impl AsRawFd for HeldFd {
     fn as_raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
-    }
-}
-
-/// Whether close(2) of it waits for nobody. A pipe can be held up only by one of its writers whose own memory
-/// is a file of FUSE. Who gives such a one is the user, who could as well end this program.
-fn closes_at_once(fd: &impl AsFd) -> bool {
-    static PIPES: OnceLock<Option<libc::dev_t>> = OnceLock::new();
-    let Ok(stat) = sys::known_stat(fd) else { return false };
-    match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
-        SFlag::S_IFIFO => {
-            let device = || pipe2(OFlag::O_CLOEXEC).ok().and_then(|(pipe, _)| sys::known_stat(&pipe).ok());
-            *PIPES.get_or_init(|| device().map(|stat| stat.st_dev)) == Some(stat.st_dev)
-        }
-        SFlag::S_IFCHR => stat.st_rdev == libc::makedev(1, 3),
-        _ => false,
     }
 }
 

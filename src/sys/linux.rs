@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::{io, ptr};
 
 use nix::errno::Errno;
@@ -12,7 +13,7 @@ use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 use nix::sys::socket::{SockFlag, accept4};
-use nix::sys::stat::FileStat;
+use nix::sys::stat::{FileStat, SFlag};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, pipe2};
 use tokio::io::Interest;
@@ -94,6 +95,11 @@ impl ChildExit {
     }
 }
 
+/// The largest resident set, in bytes: getrusage(2) counts kibibytes.
+pub(crate) fn resident_bytes(used: &libc::rusage) -> u64 {
+    used.ru_maxrss.unsigned_abs() * 1024
+}
+
 /// Scheduling privileges of the calling thread, which its children inherit: a real-time or deadline policy, a
 /// nice value below 0, the real-time class of I/O.
 pub(crate) fn scheduling_privileges() -> [bool; 3] {
@@ -146,6 +152,31 @@ pub(crate) fn peer_has_unread(socket: BorrowedFd<'_>) -> bool {
     // SAFETY: the call writes one int at the address. SIOCOUTQ has the same number as TIOCOUTQ.
     let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut unread) };
     answer == 0 && unread > 0
+}
+
+/// Whether close(2) of it waits for nobody. A pipe can be held up only by one of its writers whose own memory
+/// is a file of FUSE. Who gives such a one is the user, who could as well end this program.
+pub(crate) fn closes_at_once(fd: &impl AsFd) -> bool {
+    static PIPES: OnceLock<Option<libc::dev_t>> = OnceLock::new();
+    let Ok(stat) = known_stat(fd) else { return false };
+    match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
+        SFlag::S_IFIFO => {
+            let device = || pipe2(OFlag::O_CLOEXEC).ok().and_then(|(pipe, _)| known_stat(&pipe).ok());
+            *PIPES.get_or_init(|| device().map(|stat| stat.st_dev)) == Some(stat.st_dev)
+        }
+        SFlag::S_IFCHR => stat.st_rdev == libc::makedev(1, 3),
+        _ => false,
+    }
+}
+
+/// pipe2(2): the reading and the writing end of a pipe that programs do not inherit.
+pub(crate) fn pipe() -> nix::Result<(OwnedFd, OwnedFd)> {
+    pipe2(OFlag::O_CLOEXEC)
+}
+
+/// Whether a descriptor with these flags only holds a file: O_PATH.
+pub(crate) fn only_holds(flags: OFlag) -> bool {
+    flags.contains(OFlag::O_PATH)
 }
 
 /// The two ends of a pipe for splice(2).

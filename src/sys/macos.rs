@@ -8,7 +8,6 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::SigSet;
 use nix::sys::stat::{FileStat, fstat};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use tokio::sync::watch;
 
@@ -49,6 +48,31 @@ pub(crate) fn has_hung_up(stream: RawFd) -> bool {
     // POLLNVAL.
     let has_event = unsafe { libc::poll(&raw mut hung_up, 1, 0) > 0 };
     has_event && hung_up.revents & libc::POLLNVAL == 0
+}
+
+/// Whether close(2) of it waits for nobody: that of another program may always wait.
+pub(crate) fn closes_at_once(_fd: &impl AsFd) -> bool {
+    false
+}
+
+/// pipe(2): the reading and the writing end of a pipe. A program that another thread starts meanwhile
+/// inherits it: macOS has no pipe2(2).
+pub(crate) fn pipe() -> nix::Result<(OwnedFd, OwnedFd)> {
+    let (reader, writer) = nix::unistd::pipe()?;
+    for end in [&reader, &writer] {
+        fcntl(end, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    }
+    Ok((reader, writer))
+}
+
+/// Whether a descriptor with these flags only holds a file: macOS has no such descriptors.
+pub(crate) fn only_holds(_flags: OFlag) -> bool {
+    false
+}
+
+/// The largest resident set, in bytes: getrusage(2) of macOS counts bytes.
+pub(crate) fn resident_bytes(used: &libc::rusage) -> u64 {
+    used.ru_maxrss.unsigned_abs()
 }
 
 /// The two ends of a pipe for splice(2).
@@ -104,14 +128,7 @@ impl ChildExit {
         let (tell, told) = watch::channel(None);
         let thread = thread::Builder::new().name("kennel-wait".to_owned());
         thread.spawn(move || {
-            let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
-            let ended = loop {
-                match waitid(Id::Pid(child), flags) {
-                    Err(Errno::EINTR) => {}
-                    ended => break ended.map(drop),
-                }
-            };
-            tell.send_replace(Some(ended));
+            tell.send_replace(Some(wait_without_reaping(child)));
         })?;
         Ok(Self(told))
     }
@@ -124,5 +141,21 @@ impl ChildExit {
         let mut told = self.0.clone();
         let ended = told.wait_for(Option::is_some).await.map_err(io::Error::other)?;
         (*ended).unwrap_or(Ok(())).map_err(io::Error::from)
+    }
+}
+
+/// waitid(2) with WNOWAIT: returns once the child has ended, and leaves it as it is.
+fn wait_without_reaping(child: Pid) -> nix::Result<()> {
+    let number = child.as_raw().cast_unsigned();
+    loop {
+        // SAFETY: all-zero bytes are a valid value of this plain record.
+        let mut ended: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the call writes one siginfo at the address.
+        let answer =
+            unsafe { libc::waitid(libc::P_PID, number, &raw mut ended, libc::WEXITED | libc::WNOWAIT) };
+        match Errno::result(answer) {
+            Err(Errno::EINTR) => {}
+            answer => return answer.map(drop),
+        }
     }
 }

@@ -6,7 +6,6 @@
 
 #[cfg(target_os = "linux")]
 pub(crate) mod birth;
-#[cfg(target_os = "linux")]
 pub(crate) mod closing;
 pub(crate) mod descriptor;
 #[cfg(target_os = "linux")]
