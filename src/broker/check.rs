@@ -43,7 +43,7 @@ impl SpawnPolicy {
         let passed = manifest.spawn.env_passthrough.iter().map(|name| name.0.clone());
         Ok(CheckedSpawn {
             hash: program.hash,
-            arguments: envelope.argv.clone(),
+            argv: envelope.argv.clone(),
             operation,
             environment: envelope.env.clone(),
             passed: passed.filter(is_free).collect(),
@@ -102,13 +102,16 @@ fn meant<'m>(manifest: &'m Manifest, path: &str, home: &Path) -> Option<&'m Prog
     there.clone().find(named).or_else(|| there.next().filter(|_| there.next().is_none()))
 }
 
-/// The operation that the arguments match. If the manifest has no operations, every argument list is allowed.
+/// The operation that the argument vector matches. If the manifest has no operations, every one is allowed.
 fn operation(
     manifest: &Manifest,
     program: &Program,
     envelope: &Envelope,
 ) -> Result<Option<String>, SpawnError> {
-    let count = || format!("of {} arguments", envelope.argv.len());
+    let count = || format!("of {} arguments", envelope.arguments().len());
+    if envelope.argv.is_empty() {
+        return Err(SpawnError::denied(Action, "argument list", count(), "argv is required", NOTHING));
+    }
     if envelope.argv.iter().any(|argument| argument.contains('\0')) {
         let reason = "contains a NUL byte";
         return Err(SpawnError::denied(ManifestBoundary, "argument list", count(), reason, NOTHING));

@@ -22,7 +22,8 @@ pub struct CheckedSpawn {
     /// The program's path as the manifest has it, with `~/` expanded. The program gets it as `argv[0]`.
     pub(crate) called: PathBuf,
     pub(crate) hash: Option<Hash>,
-    pub(crate) arguments: Vec<String>,
+    /// The whole argument vector. Its first element is only compared with operations.
+    pub(crate) argv: Vec<String>,
     pub(crate) operation: Option<String>,
     pub(crate) environment: BTreeMap<String, String>,
     /// Variables to take from the caller's environment, if they are set there.
@@ -45,7 +46,7 @@ impl CheckedSpawn {
             program: program.path,
             called: program.named,
             hash: None,
-            arguments: Vec::new(),
+            argv: Vec::new(),
             operation: None,
             environment: BTreeMap::new(),
             passed: Vec::new(),
@@ -66,6 +67,12 @@ impl CheckedSpawn {
         &self.program
     }
 
+    /// The arguments of the program, without `argv[0]`.
+    #[must_use]
+    pub fn arguments(&self) -> &[String] {
+        self.argv.get(1..).unwrap_or_default()
+    }
+
     /// The operation that the arguments match, if the manifest has operations.
     #[must_use]
     pub fn operation(&self) -> Option<&str> {
@@ -84,7 +91,7 @@ impl fmt::Debug for CheckedSpawn {
         f.debug_struct("CheckedSpawn")
             .field("program", &self.program)
             .field("operation", &self.operation)
-            .field("arguments", &self.arguments.len())
+            .field("arguments", &self.arguments().len())
             .field("variables", &self.environment.keys().collect::<Vec<_>>())
             .field("credentials", &self.credentials)
             .field("cwd", &self.cwd)

@@ -80,8 +80,8 @@ impl SpawnPolicy {
     ///
     /// let programs = "capabilities.spawn.programs = [{ path = '/bin/sh' }, { path = '/bin/ls' }]";
     /// let policy = SpawnPolicy::new(Manifest::from_toml(programs)?).action(["ls"]);
-    /// policy.check(&Envelope { program: "ls".into(), ..Envelope::default() })?;
-    /// let error = policy.check(&Envelope { program: "sh".into(), ..Envelope::default() }).unwrap_err();
+    /// policy.check(&Envelope::new("ls", &[]))?;
+    /// let error = policy.check(&Envelope::new("sh", &[])).unwrap_err();
     /// assert_eq!(error.failure().boundary, Boundary::Action);
     /// # Ok::<(), kennel::broker::SpawnError>(())
     /// ```
@@ -135,7 +135,7 @@ impl SpawnPolicy {
         &self.manifest
     }
 
-    /// Builds the envelope of an operation: its program, its arguments with `values` filled in, and all
+    /// Builds the envelope of an operation: its program, its argument vector with `values` filled in, and all
     /// credentials of the manifest.
     ///
     /// ```
@@ -144,7 +144,7 @@ impl SpawnPolicy {
     /// let manifest = "[capabilities.spawn]\nprograms = [{ path = '/usr/bin/gh' }]\n\
     ///     [capabilities.spawn.operations]\nclose = 'gh issue close {number} [--comment {comment}]'";
     /// let policy = SpawnPolicy::new(Manifest::from_toml(manifest)?);
-    /// assert_eq!(policy.operation("close", &[("number", "7")])?.argv, ["issue", "close", "7"]);
+    /// assert_eq!(policy.operation("close", &[("number", "7")])?.argv, ["gh", "issue", "close", "7"]);
     /// assert!(policy.operation("close", &[("number", "--web")]).is_err());
     /// # Ok::<(), kennel::broker::SpawnError>(())
     /// ```

@@ -68,7 +68,7 @@ async fn own_copy(spawn: &CheckedSpawn) -> Result<Option<OwnProgram>, SpawnError
 fn prepare(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<OwnProgram>) -> Result<Command, Error> {
     let sandbox = sandbox(spawn, audit, own.as_ref())?;
     let mut command = sandbox.command(own.as_ref().map_or(&*spawn.program, |own| &own.at));
-    command.arg0(&spawn.called).args(&spawn.arguments).output_caps(spawn.limits.output);
+    command.arg0(&spawn.called).args(spawn.arguments()).output_caps(spawn.limits.output);
     for (name, value) in &spawn.environment {
         command.env(name, value);
     }
@@ -188,7 +188,7 @@ impl SpawnPolicy {
 
     fn shape(&self, envelope: &Envelope, operation: Option<&str>) -> ArgumentsShape {
         let pattern = operation.and_then(|name| self.manifest.spawn.operations.get(name));
-        let lengths = || ArgumentsShape::Lengths(envelope.argv.iter().map(String::len).collect());
+        let lengths = || ArgumentsShape::Lengths(envelope.arguments().iter().map(String::len).collect());
         pattern.map_or_else(lengths, |operation| ArgumentsShape::Pattern(operation.to_string()))
     }
 }

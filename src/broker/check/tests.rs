@@ -49,11 +49,9 @@ impl Home {
 }
 
 fn envelope(program: impl AsRef<Path>, argv: &[&str]) -> Envelope {
-    Envelope {
-        program: program.as_ref().to_str().expect("text").to_owned(),
-        argv: argv.iter().map(|&argument| argument.to_owned()).collect(),
-        ..Envelope::default()
-    }
+    let program = program.as_ref().to_str().expect("text");
+    let name = program.rsplit('/').next().unwrap_or_default();
+    Envelope { program: program.to_owned(), ..Envelope::new(name, argv) }
 }
 
 /// The boundary that refused, and its message.
@@ -162,6 +160,19 @@ fn arguments_are_one_of_the_operations_where_there_are_some() {
         assert_eq!((boundary, said), (Boundary::Manifest, told));
     }
     assert!(policy.check(&envelope("other", &[])).is_ok(), "its own operation");
+    let with = |argv: &[&str]| Envelope {
+        argv: argv.iter().map(|&argument| argument.to_owned()).collect(),
+        ..envelope("tool", &[])
+    };
+    assert!(policy.check(&with(&["tool", "list"])).is_ok());
+    for (argv, number) in [(&["list"][..], 0), (&["other"], 0), (&["~/bin/tool", "list"], 1)] {
+        let told = format!("argument list of {number} arguments: is not one of the manifest's operations");
+        assert_eq!(refused(&policy, &with(argv)).1, told, "from the program's token on");
+    }
+    for policy in [&policy, &free] {
+        let told = "argument list of 0 arguments: argv is required".to_owned();
+        assert_eq!(refused(policy, &with(&[])), (Boundary::Action, told));
+    }
     assert!(refused(&free, &envelope("tool", &["hidden\0"])).1.ends_with("contains a NUL byte"));
 }
 

@@ -175,7 +175,7 @@ fn an_action_with_one_name_of_a_program_has_not_its_other_names() {
     let erase = format!("show' }}, {{ path = '{}' }}", at("bin/erase"));
     let manifest = home.manifest("").replace("tool' }", &erase);
     let policy = SpawnPolicy::new(Manifest::from_toml(&manifest).unwrap());
-    let asked = |program: String| Envelope { program, ..Envelope::default() };
+    let asked = |program: String| Envelope::new(program, &[]);
     for program in ["erase".to_owned(), at("bin/erase")] {
         policy.check(&asked(program.clone())).unwrap();
         for listed in ["show".to_owned(), at("bin/show"), at("bin/tool"), at("in/bin/erase")] {
