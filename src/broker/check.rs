@@ -4,7 +4,8 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::broker::SpawnPolicy;
@@ -40,13 +41,14 @@ impl SpawnPolicy {
                 && !envelope.credential_env_keys.contains(name)
                 && !envelope.env.contains_key(name)
         };
-        let passed = manifest.spawn.env_passthrough.iter().map(|name| name.0.clone());
+        let passed = manifest.spawn.env_passthrough.iter().map(|name| name.0.clone()).filter(is_free);
+        let passed = self.passed(passed)?;
         Ok(CheckedSpawn {
             hash: program.hash,
             argv: envelope.argv.clone(),
             operation,
             environment: envelope.env.clone(),
-            passed: passed.filter(is_free).collect(),
+            passed,
             credentials: envelope.credential_env_keys.clone(),
             stdin: envelope.stdin.clone(),
             cwd,
@@ -56,6 +58,24 @@ impl SpawnPolicy {
             hosts: manifest.hosts.clone(),
             ..CheckedSpawn::of(resolved, Effective::of(&self.limits, &manifest.spawn.limits))
         })
+    }
+}
+
+impl SpawnPolicy {
+    /// The values of variables that a spawn does not set itself. An empty one is none.
+    fn passed(&self, names: impl Iterator<Item = String>) -> Result<BTreeMap<String, OsString>, SpawnError> {
+        let mut passed = BTreeMap::new();
+        for name in names {
+            let value = self.variables.value(&name).unwrap_or_default();
+            if value.as_encoded_bytes().contains(&0) {
+                let reason = "its value contains a NUL byte";
+                return Err(SpawnError::denied(Action, "environment variable", name, reason, NOTHING));
+            }
+            if !value.is_empty() {
+                passed.insert(name, value);
+            }
+        }
+        Ok(passed)
     }
 }
 

@@ -34,7 +34,7 @@ use crate::report::error::spawn::{Hash, SpawnError};
 use crate::report::outcome::Output;
 use crate::session::sandbox::Sandbox;
 use crate::sys::secret::Secret;
-use crate::view::inputs::OwnProgram;
+use crate::view::inputs::{OwnProgram, ProgramInputs};
 use crate::view::{inputs, system};
 
 /// Loads the program, prepares the sandbox, resolves the credentials, and runs the program. Credentials come
@@ -79,7 +79,8 @@ fn prepare(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<OwnProgram>)
 fn sandbox(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<&OwnProgram>) -> Result<Sandbox, Error> {
     let policy = Policy { audit: audit.cloned(), ..policy(spawn, own.is_some()) };
     let (host, caller) = (Host::detect_for(&policy), Caller::current());
-    let compiled = compile::compile_program(&policy, &host, &caller, own)?;
+    let program = ProgramInputs { own, variables: &spawn.passed };
+    let compiled = compile::compile_program(&policy, &host, &caller, program)?;
     let images = Images::new(inputs::spawn_options(&policy, &host, &caller))?;
     Ok(Sandbox::once(Prepared::new(compiled, images)?))
 }
@@ -93,7 +94,6 @@ fn policy(spawn: &CheckedSpawn, has_copy: bool) -> Policy {
     policy.limits.memory = Some(spawn.limits.memory);
     policy.network.mode = Some(if spawn.hosts.is_empty() { NetworkMode::None } else { NetworkMode::Proxy });
     policy.network.allow.clone_from(&spawn.hosts);
-    policy.env.pass.clone_from(&spawn.passed);
     policy.files.extend(spawn.manifest.clone());
     for path in &spawn.reads {
         policy = policy.read_only(path);

@@ -69,7 +69,8 @@ fn call() -> Call {
 
 /// `tool` with these arguments.
 fn tool(argv: &[&str]) -> Value {
-    json!({"program": "tool", "argv": [&["tool"], argv].concat()})
+    let argv = [&["tool"], argv].concat();
+    json!({"program": "tool", "argv": argv})
 }
 
 /// What a program says of a spawn that ran.

@@ -1,9 +1,9 @@
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::broker::checked::SpawnLimits;
 use crate::report::failure::{Boundary, Class, Details};
 
 /// A home directory with the files that these manifests name: `bin/tool`, `work/in`, `work/out`, `secret`,
@@ -34,13 +34,7 @@ impl Home {
 
     fn policy(&self, spawn: &str) -> SpawnPolicy {
         let manifest = Manifest::from_toml(&format!("[capabilities.spawn]\n{spawn}")).expect(spawn);
-        SpawnPolicy {
-            manifest,
-            narrower: None,
-            limits: SpawnLimits::default(),
-            home: self.path.clone(),
-            audit: None,
-        }
+        SpawnPolicy { home: self.path.clone(), ..SpawnPolicy::new(manifest) }
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -181,14 +175,23 @@ fn variables_are_those_that_are_listed() {
     let home = Home::new();
     let policy =
         home.policy(&format!("{SPAWN}env_passthrough = ['A', 'B', 'T']\ncredential_env_keys = ['T', 'U']\n"));
+    let policy = policy.variables(|name| Some(format!("value of {name}").into()));
     let with = |pairs: &[(&str, &str)], keys: &[&str]| Envelope {
         env: pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
         credential_env_keys: keys.iter().map(|&key| key.to_owned()).collect(),
         ..envelope("tool", &[])
     };
     let checked = policy.check(&with(&[("A", "1")], &["U"])).expect("listed");
-    assert_eq!((checked.passed, checked.credentials), (vec!["B".to_owned()], vec!["U".to_owned()]));
-    assert_eq!(policy.check(&with(&[], &["B", "U"])).expect("either list").passed, ["A"]);
+    let variables: Vec<_> = checked.environment().collect();
+    assert_eq!(variables, [("A", OsStr::new("1")), ("B", OsStr::new("value of B"))]);
+    assert_eq!(checked.credentials, ["U"]);
+    let passed = |policy: &SpawnPolicy, keys| policy.check(&with(&[], keys)).expect("allowed").passed;
+    assert_eq!(passed(&policy, &["B", "U"]).into_keys().collect::<Vec<_>>(), ["A"], "either list");
+    let some = policy.clone().variables(|name| (name == "A").then(OsString::new));
+    assert!(passed(&some, &[]).is_empty(), "an empty one is none");
+    let broken = policy.clone().variables(|_| Some("hidden\0".into()));
+    let told = refused(&broken, &with(&[], &[])).1;
+    assert_eq!(told, "environment variable A: its value contains a NUL byte");
     for (pairs, keys, said) in [
         (
             &[("LD_PRELOAD", "hidden")][..],
