@@ -173,32 +173,42 @@ fn environment(manifest: &Manifest, envelope: &Envelope) -> Result<(), SpawnErro
     Ok(())
 }
 
-/// The working directory. It must be inside what the manifest grants.
+/// The working directory. It is the manifest's, if that has one, else any that the manifest grants.
 fn cwd(
     manifest: &Manifest,
     envelope: &Envelope,
     grants: &GrantedPaths,
     home: &Path,
 ) -> Result<Option<PathBuf>, SpawnError> {
-    let (asked, boundary) = match (&envelope.cwd, &manifest.spawn.cwd) {
-        (Some(cwd), _) => (cwd, Action),
-        (None, Some(cwd)) => (cwd, ManifestBoundary),
-        (None, None) => return Ok(None),
-    };
+    let is_granted = |path: &Path| grants.has(path) && path.is_dir();
     let shown = || grants.reads.iter().chain(&grants.writes).map(|path| path.display().to_string());
-    // The caller must not learn which other directories exist.
-    let denied = || {
-        let reason = "is a directory in neither fs_read nor fs_write";
-        SpawnError::denied(ManifestBoundary, "working directory", asked, reason, shown())
+    let denied = |asked: &str, reason: &str, granted: Vec<String>| {
+        SpawnError::denied(ManifestBoundary, "working directory", asked, reason, granted)
     };
-    let resolved = Resolved::of(asked, home).map_err(|source| match boundary {
-        ManifestBoundary => SpawnError::Path { what: "cwd", path: asked.clone(), source },
-        _ => denied(),
+    let neither =
+        |asked: &str| denied(asked, "is a directory in neither fs_read nor fs_write", shown().collect());
+    // The caller must not learn which other directories exist, so one that does not exist is just another one.
+    let asked = envelope.cwd.as_deref().filter(|cwd| !cwd.is_empty());
+    let asked = asked.map(|cwd| (cwd, Resolved::of(cwd, home).ok()));
+    let Some(own) = &manifest.spawn.cwd else {
+        let Some((cwd, resolved)) = asked else { return Ok(None) };
+        let resolved = resolved.filter(|resolved| is_granted(&resolved.path));
+        return resolved.map(|resolved| Some(resolved.path)).ok_or_else(|| neither(cwd));
+    };
+    let rule = Resolved::of(own, home).map_err(|source| SpawnError::Path {
+        what: "cwd",
+        path: own.clone(),
+        source,
     })?;
-    if !grants.has(&resolved.path) || !resolved.path.is_dir() {
-        return Err(denied());
+    if !is_granted(&rule.path) {
+        return Err(neither(own));
     }
-    Ok(Some(resolved.path))
+    match asked {
+        Some((cwd, resolved)) if resolved.as_ref().is_none_or(|resolved| resolved.path != rule.path) => {
+            Err(denied(cwd, "is not the cwd of the manifest", vec![own.clone()]))
+        }
+        _ => Ok(Some(rule.path)),
+    }
 }
 
 /// Checks that the action's own list has the program too.

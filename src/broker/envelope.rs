@@ -33,8 +33,8 @@ pub struct Envelope {
     /// Environment variables to set. The manifest must list each in `env_passthrough`.
     #[serde(default, deserialize_with = "variables")]
     pub env: BTreeMap<String, String>,
-    /// The working directory: absolute or below `~/`, inside a directory of the manifest. `None`: the
-    /// manifest's `cwd`.
+    /// The working directory: absolute or below `~/`. If the manifest has a `cwd`, it must lead to the same
+    /// directory, else into a directory of the manifest. `None` or empty: the manifest's `cwd`, or `/`.
     #[serde(default)]
     pub cwd: Option<String>,
     /// The text for standard input. `None`: no input.

@@ -250,10 +250,21 @@ fn directories_are_compared_by_whole_components_where_they_lead() {
             "the message names no other path: {said}"
         );
     }
-    assert_eq!(policy.check(&envelope("tool", &[])).expect("none").cwd(), None);
+    for none in [envelope("tool", &[]), cwd("")] {
+        assert_eq!(policy.check(&none).expect("none").cwd(), None);
+    }
     let own = home.policy(&format!("{SPAWN}cwd = '~/work/in'"));
     assert_eq!(own.check(&envelope("tool", &[])).expect("the manifest's").cwd(), Some(&*home.at("work/in")));
-    assert_eq!(own.check(&cwd("~/work")).expect("the caller's").cwd(), Some(&*home.at("work")));
+    for same in ["~/work/in", "~/way_in", "~/work/../work/in/."] {
+        assert_eq!(own.check(&cwd(same)).expect(same).cwd(), Some(&*home.at("work/in")));
+    }
+    for other in ["~/work", "~/work/out", "~/work/in/absent", "~/secret", "work/in"] {
+        let error = own.check(&cwd(other)).expect_err(other);
+        let told = format!("working directory {other}: is not the cwd of the manifest");
+        assert_eq!(error.chain(), told);
+        let details = Details::Granted { requested: other.to_owned(), granted: vec!["~/work/in".to_owned()] };
+        assert_eq!((error.failure().boundary, error.failure().details), (Boundary::Manifest, details));
+    }
     assert!(
         refused(&home.policy(&format!("{SPAWN}cwd = '~'")), &envelope("tool", &[])).1.contains("neither")
     );
