@@ -1,6 +1,7 @@
 //! The result of a check, the limits of a spawn, and the credential resolver.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -22,11 +23,12 @@ pub struct CheckedSpawn {
     /// The program's path as the manifest has it, with `~/` expanded. The program gets it as `argv[0]`.
     pub(crate) called: PathBuf,
     pub(crate) hash: Option<Hash>,
-    pub(crate) arguments: Vec<String>,
+    /// The whole argument vector. Its first element is only compared with operations.
+    pub(crate) argv: Vec<String>,
     pub(crate) operation: Option<String>,
     pub(crate) environment: BTreeMap<String, String>,
-    /// Variables to take from the caller's environment, if they are set there.
-    pub(crate) passed: Vec<String>,
+    /// The variables of `env_passthrough` that the envelope does not set, with their values.
+    pub(crate) passed: BTreeMap<String, OsString>,
     pub(crate) credentials: Vec<String>,
     pub(crate) stdin: Option<String>,
     pub(crate) cwd: Option<PathBuf>,
@@ -45,10 +47,10 @@ impl CheckedSpawn {
             program: program.path,
             called: program.named,
             hash: None,
-            arguments: Vec::new(),
+            argv: Vec::new(),
             operation: None,
             environment: BTreeMap::new(),
-            passed: Vec::new(),
+            passed: BTreeMap::new(),
             credentials: Vec::new(),
             stdin: None,
             cwd: None,
@@ -64,6 +66,20 @@ impl CheckedSpawn {
     #[must_use]
     pub fn program(&self) -> &Path {
         &self.program
+    }
+
+    /// The arguments of the program, without `argv[0]`.
+    #[must_use]
+    pub fn arguments(&self) -> &[String] {
+        self.argv.get(1..).unwrap_or_default()
+    }
+
+    /// The variables of the manifest that the program gets, with their values: those of the envelope, and the
+    /// others of `env_passthrough`. Credentials are not among them, nor is what every program gets, such as
+    /// PATH.
+    pub fn environment(&self) -> impl Iterator<Item = (&str, &OsStr)> {
+        let asked = self.environment.iter().map(|(name, value)| (&**name, OsStr::new(value)));
+        asked.chain(self.passed.iter().map(|(name, value)| (&**name, &**value)))
     }
 
     /// The operation that the arguments match, if the manifest has operations.
@@ -84,8 +100,8 @@ impl fmt::Debug for CheckedSpawn {
         f.debug_struct("CheckedSpawn")
             .field("program", &self.program)
             .field("operation", &self.operation)
-            .field("arguments", &self.arguments.len())
-            .field("variables", &self.environment.keys().collect::<Vec<_>>())
+            .field("arguments", &self.arguments().len())
+            .field("variables", &self.environment().map(|(name, _)| name).collect::<Vec<_>>())
             .field("credentials", &self.credentials)
             .field("cwd", &self.cwd)
             .finish_non_exhaustive()

@@ -65,9 +65,10 @@ pub async fn run_help(
         path: cwd.display().to_string(),
         source,
     })?;
+    let called = program.named.display().to_string();
     let help = subcommands.iter().chain(&["--help"]).map(|&word| word.to_owned());
     let spawn = CheckedSpawn {
-        arguments: help.collect(),
+        argv: [called].into_iter().chain(help).collect(),
         reads: vec![directory.path.clone()],
         cwd: Some(directory.path),
         ..CheckedSpawn::of(program, Effective::ceiling(PATIENCE))

@@ -30,7 +30,10 @@ pub use crate::broker::manifest::Manifest;
 pub use crate::report::error::spawn::{CredentialError, SpawnError};
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::{env, fmt};
 
 use crate::caller::Caller;
 use crate::policy::audit::Audit;
@@ -62,6 +65,23 @@ pub struct SpawnPolicy {
     limits: SpawnLimits,
     home: PathBuf,
     audit: Option<run::BrokerAudit>,
+    variables: Variables,
+}
+
+/// The function that has the values of variables.
+#[derive(Clone)]
+struct Variables(Arc<dyn Fn(&str) -> Option<OsString> + Send + Sync>);
+
+impl Variables {
+    fn value(&self, name: &str) -> Option<OsString> {
+        (self.0)(name)
+    }
+}
+
+impl fmt::Debug for Variables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Variables")
+    }
 }
 
 impl SpawnPolicy {
@@ -69,7 +89,8 @@ impl SpawnPolicy {
     #[must_use]
     pub fn new(manifest: Manifest) -> Self {
         let home = Caller::current_home();
-        Self { manifest, narrower: None, limits: SpawnLimits::default(), home, audit: None }
+        let variables = Variables(Arc::new(|name| env::var_os(name)));
+        Self { manifest, narrower: None, limits: SpawnLimits::default(), home, audit: None, variables }
     }
 
     /// Narrows the manifest to the programs of one action, given by name or path. An empty list allows no
@@ -80,8 +101,8 @@ impl SpawnPolicy {
     ///
     /// let programs = "capabilities.spawn.programs = [{ path = '/bin/sh' }, { path = '/bin/ls' }]";
     /// let policy = SpawnPolicy::new(Manifest::from_toml(programs)?).action(["ls"]);
-    /// policy.check(&Envelope { program: "ls".into(), ..Envelope::default() })?;
-    /// let error = policy.check(&Envelope { program: "sh".into(), ..Envelope::default() }).unwrap_err();
+    /// policy.check(&Envelope::new("ls", &[]))?;
+    /// let error = policy.check(&Envelope::new("sh", &[])).unwrap_err();
     /// assert_eq!(error.failure().boundary, Boundary::Action);
     /// # Ok::<(), kennel::broker::SpawnError>(())
     /// ```
@@ -103,6 +124,27 @@ impl SpawnPolicy {
     #[must_use]
     pub fn limits(mut self, limits: SpawnLimits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// Sets where values of `env_passthrough` come from, for the variables that an envelope does not set. By
+    /// default, they come from the environment of this process. A program does not get a variable without a
+    /// value, or with an empty one.
+    ///
+    /// ```
+    /// use std::ffi::OsStr;
+    /// use kennel::broker::{Envelope, Manifest, SpawnPolicy};
+    ///
+    /// let manifest = "[capabilities.spawn]\nprograms = [{ path = '/bin/sh' }]\nenv_passthrough = ['LINE', 'X']";
+    /// let policy = SpawnPolicy::new(Manifest::from_toml(manifest)?)
+    ///     .variables(|name| (name == "LINE").then(|| "4".into()));
+    /// let checked = policy.check(&Envelope::new("sh", &["-c", "echo $LINE"]))?;
+    /// assert_eq!(checked.environment().collect::<Vec<_>>(), [("LINE", OsStr::new("4"))]);
+    /// # Ok::<(), kennel::broker::SpawnError>(())
+    /// ```
+    #[must_use]
+    pub fn variables(mut self, value: impl Fn(&str) -> Option<OsString> + Send + Sync + 'static) -> Self {
+        self.variables = Variables(Arc::new(value));
         self
     }
 
@@ -135,7 +177,7 @@ impl SpawnPolicy {
         &self.manifest
     }
 
-    /// Builds the envelope of an operation: its program, its arguments with `values` filled in, and all
+    /// Builds the envelope of an operation: its program, its argument vector with `values` filled in, and all
     /// credentials of the manifest.
     ///
     /// ```
@@ -144,7 +186,7 @@ impl SpawnPolicy {
     /// let manifest = "[capabilities.spawn]\nprograms = [{ path = '/usr/bin/gh' }]\n\
     ///     [capabilities.spawn.operations]\nclose = 'gh issue close {number} [--comment {comment}]'";
     /// let policy = SpawnPolicy::new(Manifest::from_toml(manifest)?);
-    /// assert_eq!(policy.operation("close", &[("number", "7")])?.argv, ["issue", "close", "7"]);
+    /// assert_eq!(policy.operation("close", &[("number", "7")])?.argv, ["gh", "issue", "close", "7"]);
     /// assert!(policy.operation("close", &[("number", "--web")]).is_err());
     /// # Ok::<(), kennel::broker::SpawnError>(())
     /// ```

@@ -34,7 +34,7 @@ use crate::report::error::spawn::{Hash, SpawnError};
 use crate::report::outcome::Output;
 use crate::session::sandbox::Sandbox;
 use crate::sys::secret::Secret;
-use crate::view::inputs::OwnProgram;
+use crate::view::inputs::{OwnProgram, ProgramInputs};
 use crate::view::{inputs, system};
 
 /// Loads the program, prepares the sandbox, resolves the credentials, and runs the program. Credentials come
@@ -68,7 +68,7 @@ async fn own_copy(spawn: &CheckedSpawn) -> Result<Option<OwnProgram>, SpawnError
 fn prepare(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<OwnProgram>) -> Result<Command, Error> {
     let sandbox = sandbox(spawn, audit, own.as_ref())?;
     let mut command = sandbox.command(own.as_ref().map_or(&*spawn.program, |own| &own.at));
-    command.arg0(&spawn.called).args(&spawn.arguments).output_caps(spawn.limits.output);
+    command.arg0(&spawn.called).args(spawn.arguments()).output_caps(spawn.limits.output);
     for (name, value) in &spawn.environment {
         command.env(name, value);
     }
@@ -79,7 +79,8 @@ fn prepare(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<OwnProgram>)
 fn sandbox(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<&OwnProgram>) -> Result<Sandbox, Error> {
     let policy = Policy { audit: audit.cloned(), ..policy(spawn, own.is_some()) };
     let (host, caller) = (Host::detect_for(&policy), Caller::current());
-    let compiled = compile::compile_program(&policy, &host, &caller, own)?;
+    let program = ProgramInputs { own, variables: &spawn.passed };
+    let compiled = compile::compile_program(&policy, &host, &caller, program)?;
     let images = Images::new(inputs::spawn_options(&policy, &host, &caller))?;
     Ok(Sandbox::once(Prepared::new(compiled, images)?))
 }
@@ -93,7 +94,6 @@ fn policy(spawn: &CheckedSpawn, has_copy: bool) -> Policy {
     policy.limits.memory = Some(spawn.limits.memory);
     policy.network.mode = Some(if spawn.hosts.is_empty() { NetworkMode::None } else { NetworkMode::Proxy });
     policy.network.allow.clone_from(&spawn.hosts);
-    policy.env.pass.clone_from(&spawn.passed);
     policy.files.extend(spawn.manifest.clone());
     for path in &spawn.reads {
         policy = policy.read_only(path);
@@ -188,7 +188,7 @@ impl SpawnPolicy {
 
     fn shape(&self, envelope: &Envelope, operation: Option<&str>) -> ArgumentsShape {
         let pattern = operation.and_then(|name| self.manifest.spawn.operations.get(name));
-        let lengths = || ArgumentsShape::Lengths(envelope.argv.iter().map(String::len).collect());
+        let lengths = || ArgumentsShape::Lengths(envelope.arguments().iter().map(String::len).collect());
         pattern.map_or_else(lengths, |operation| ArgumentsShape::Pattern(operation.to_string()))
     }
 }

@@ -9,14 +9,19 @@ use crate::plan::compile::CommandDefaults;
 use crate::plan::network;
 use crate::policy::Policy;
 use crate::policy::env::EnvBase;
-use crate::policy::known_variables::{SYSTEM_PATH, TEMPORARY, is_kept, is_registry, may_hold_credentials};
+use crate::policy::known_variables::{
+    SYSTEM_PATH, TEMPORARY, is_kept, is_locale, is_registry, may_hold_credentials,
+};
 use crate::policy::network::NetworkMode;
 use crate::policy::network::proxy_variables::{JAVA_OPTIONS, is_proxy_variable};
 use crate::report::error::{Error, KEPT_VARIABLE, VARIABLE};
 use crate::report::remedy::{SettingKey, remedy};
-use crate::view::inputs::{Inputs, SandboxKind};
+use crate::view::inputs::{Inputs, Subject};
 use crate::view::paths::source::exists;
 use crate::view::{Node, View, ViewEntry, certificates, toolchains};
+
+/// Variables of the caller that a program by manifest gets, beside `LC_*`: the manifest lists all others.
+const KEPT_FOR_PROGRAMS: &[&str] = &["HOME", "LANG", "PATH", "TERM", "USER"];
 
 /// Builds the environment. Later parts override earlier ones: base, toolchains, proxy and certificates,
 /// `env.pass`, `env.set`. Notes in the view say what is left out, and what leads nowhere.
@@ -27,7 +32,8 @@ pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> BTreeMap<OsSt
     if inputs.caller.variable("PATH").is_none() {
         put("PATH", OsStr::new(SYSTEM_PATH));
     }
-    if inputs.policy.profile.meaning().knows_caller {
+    let is_program = matches!(inputs.subject, Subject::Program(_));
+    if inputs.policy.profile.meaning().knows_caller && !is_program {
         // ss(8) of iproute2 then reads /proc/net at once. Else it complains first: the filter refuses
         // sock_diag(7), by which any user can make the kernel load modules.
         put("PROC_ROOT", OsStr::new("/proc"));
@@ -35,17 +41,15 @@ pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> BTreeMap<OsSt
     variables.extend(toolchains::variables(inputs, view));
     variables.extend(network::variables(inputs));
     variables.extend(certificates::variables(view));
-    for name in &inputs.policy.env.pass {
-        if let Some(value) = inputs.caller.variable(name) {
-            note_missing(inputs, view, name, value);
-            variables.insert(name.into(), value.to_owned());
-        }
+    for (name, value) in inputs.passed() {
+        note_missing(inputs, view, name, value);
+        variables.insert(name.into(), value.to_owned());
     }
     if let Some(options) = network::java_options(inputs) {
         variables.insert(JAVA_OPTIONS.into(), options);
     }
     variables.extend(inputs.policy.env.set.iter().map(|(name, value)| (name.into(), value.into())));
-    if !inputs.policy.shares_processes() || !matches!(inputs.kind, SandboxKind::Session { .. }) {
+    if !is_program && !inputs.are_shared() {
         keep_git_in_front(&mut variables);
     }
     variables
@@ -85,6 +89,11 @@ fn base(inputs: &Inputs<'_>, view: &mut View) -> BTreeMap<OsString, OsString> {
         return fixed.map(|(name, value)| (name.into(), value.into())).into();
     }
     let mut variables = inputs.caller.environment.clone();
+    if matches!(inputs.subject, Subject::Program(_)) {
+        let is_kept = |name: &OsStr| KEPT_FOR_PROGRAMS.iter().any(|kept| name == *kept) || is_locale(name);
+        variables.retain(|name, _| is_kept(name));
+        return variables;
+    }
     match inputs.policy.env.base {
         EnvBase::Scrubbed => variables.retain(|name, value| {
             is_kept(name) || is_registry(name) && !note_credentials(inputs, view, name, value)

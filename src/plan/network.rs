@@ -296,10 +296,11 @@ pub(crate) fn java_options(inputs: &Inputs<'_>) -> Option<OsString> {
     if !asks_for_proxy(inputs) || inputs.policy.only_refuses() {
         return None;
     }
-    let env = &inputs.policy.env;
-    let is_passed = env.base == EnvBase::Inherit || env.pass.iter().any(|name| name == JAVA_OPTIONS);
+    let passed = inputs.passed().into_iter().find(|(name, _)| *name == JAVA_OPTIONS);
+    let inherits = inputs.policy.env.base == EnvBase::Inherit;
+    let inherited = || inputs.caller.variable(JAVA_OPTIONS).filter(|_| inherits);
     let mut options = OsString::new();
-    if let Some(theirs) = inputs.caller.variable(JAVA_OPTIONS).filter(|_| is_passed) {
+    if let Some(theirs) = passed.map(|(_, value)| value).or_else(inherited) {
         options.push(theirs);
         options.push(" ");
     }

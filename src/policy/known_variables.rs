@@ -115,7 +115,12 @@ pub(crate) const TEMPORARY: &[&str] = &["TMPDIR", "TMP", "TEMP", "TEMPDIR"];
 
 /// Whether the scrubbed environment keeps a variable whatever its value is.
 pub(crate) fn is_kept(name: &OsStr) -> bool {
-    KEPT.iter().any(|kept| name == *kept) || name.as_encoded_bytes().starts_with(b"LC_")
+    KEPT.iter().any(|kept| name == *kept) || is_locale(name)
+}
+
+/// Whether a variable is one of the locale's, `LC_*`.
+pub(crate) fn is_locale(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b"LC_")
 }
 
 /// Whether a variable names a registry. It may hold credentials.

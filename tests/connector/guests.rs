@@ -55,7 +55,7 @@ impl SpawnExecutor for Prints {
     ) -> Spawning<'s> {
         Box::pin(async {
             policy.check(envelope)?;
-            let stdout = format!("{}: a \"note\"\n", envelope.argv.join(" ")).into_bytes();
+            let stdout = format!("{}: a \"note\"\n", envelope.arguments().join(" ")).into_bytes();
             Ok(Spawned { status: 3, stdout, stderr: Vec::new() })
         })
     }
