@@ -23,25 +23,37 @@ use crate::caller::writers::another_writer;
 use crate::policy::audit::{Audit, DATE};
 
 /// The default log of the day (UTC) that contains `date`: `$XDG_STATE_HOME/kennel/audit/exec-YYYY-MM-DD.log`,
-/// or the same below `~/.local/state` if `XDG_STATE_HOME` is not set. `None` if `HOME` is not set either.
+/// or the same below `~/.local/state` if `XDG_STATE_HOME` is not set.
 ///
-/// This function creates nothing. Kennel creates the directory with mode 0700 when it opens the log.
+/// It makes the directory with mode 0700 if that does not exist, so that any program can write there. The
+/// log itself is made by who writes it; Kennel makes it with mode 0600. [`Audit::usual`] makes nothing.
 ///
-/// ```
+/// ```no_run
 /// use std::time::SystemTime;
 ///
-/// if let Some(path) = kennel::audit::audit_log_path(SystemTime::UNIX_EPOCH) {
-///     assert!(path.ends_with("kennel/audit/exec-1970-01-01.log"));
-/// }
+/// let path = kennel::audit::audit_log_path(SystemTime::now())?;
+/// println!("{}", path.display());
+/// # Ok::<(), kennel::audit::AuditError>(())
 /// ```
-#[must_use]
-pub fn audit_log_path(date: SystemTime) -> Option<PathBuf> {
-    Some(default_directory()?.join(format!("exec-{}.log", day(date))))
+///
+/// # Errors
+/// [`AuditError::Write`]: neither `XDG_STATE_HOME` nor `HOME` is set, the directory cannot be made, or others
+/// can write to it.
+pub fn audit_log_path(date: SystemTime) -> Result<PathBuf, AuditError> {
+    let name = format!("exec-{}.log", day(date));
+    let failed = |path: PathBuf| |source| AuditError::Write { path, source };
+    let Some(directory) = default_directory() else {
+        let source = io::Error::new(ErrorKind::NotFound, "neither XDG_STATE_HOME nor HOME is set");
+        return Err(failed(name.into())(source));
+    };
+    let path = directory.join(name);
+    create_default_directory(&path).map_err(failed(path.clone()))?;
+    Ok(path)
 }
 
 impl Audit {
     /// The default log, with a file for each day, as [`audit_log_path`] names it. `None` if neither
-    /// `XDG_STATE_HOME` nor `HOME` is set.
+    /// `XDG_STATE_HOME` nor `HOME` is set. Kennel makes its directory when it opens the log.
     #[must_use]
     pub fn usual() -> Option<Self> {
         Some(Self::new(default_directory()?.join(format!("exec-{DATE}.log"))))

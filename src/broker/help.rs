@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -25,41 +26,79 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// nothing else: no network, no credentials, no home. Kennel kills it after 5 seconds, and keeps 1 MiB of
 /// stdout and 256 KiB of stderr.
 ///
-/// Kennel searches the caller's PATH for a `program` without a slash. Relative paths start at the caller's
-/// directory.
+/// `program` is an absolute path, so that no variable decides what runs; [`run_help_by_name`] searches for a
+/// program. A relative `cwd` starts at the caller's directory.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), kennel::broker::SpawnError> {
-/// let help = kennel::broker::run_help("gh", ".".as_ref(), &["issue", "create"]).await?;
+/// let help = kennel::broker::run_help("/usr/bin/gh", ".".as_ref(), &["issue", "create"]).await?;
 /// println!("{}", String::from_utf8_lossy(&help.stdout));
 /// # Ok(())
 /// # }
 /// ```
 ///
 /// # Errors
-/// The program does not exist; a subcommand begins with `-`; this host cannot enforce the sandbox. A program
-/// that fails is not an error.
+/// The path is not absolute; the program does not exist; a subcommand begins with `-`; this host cannot
+/// enforce the sandbox. A program that fails is not an error.
 ///
 /// # Panics
 /// Outside of a tokio runtime with I/O and time enabled.
 pub async fn run_help(
-    program: impl AsRef<OsStr>,
+    program: impl AsRef<Path>,
+    cwd: &Path,
+    subcommands: &[&str],
+) -> Result<Output, SpawnError> {
+    let program = program.as_ref();
+    if !program.is_absolute() {
+        return Err(refused("program", &program.to_string_lossy(), "is not an absolute path"));
+    }
+    help_of(program, &Caller::current(), cwd, subcommands).await
+}
+
+/// As [`run_help`], for the program of this name in the caller's `PATH`.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), kennel::broker::SpawnError> {
+/// let help = kennel::broker::run_help_by_name("gh", ".".as_ref(), &["issue", "create"]).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// The name has a slash; no directory of `PATH` has the program; else those of [`run_help`].
+///
+/// # Panics
+/// As [`run_help`].
+pub async fn run_help_by_name(
+    name: impl AsRef<OsStr>,
+    cwd: &Path,
+    subcommands: &[&str],
+) -> Result<Output, SpawnError> {
+    let name = name.as_ref();
+    if name.as_bytes().contains(&b'/') {
+        return Err(refused("program", &name.to_string_lossy(), "has a slash, and is no name"));
+    }
+    let caller = Caller::current();
+    let places = caller.search_path().into_iter().map(|directory| directory.join(name));
+    let place = places.into_iter().find(|place| place.is_file()).ok_or_else(|| SpawnError::Load {
+        program: name.to_string_lossy().into_owned(),
+        source: io::ErrorKind::NotFound.into(),
+    })?;
+    help_of(&place, &caller, cwd, subcommands).await
+}
+
+async fn help_of(
+    program: &Path,
+    caller: &Caller,
     cwd: &Path,
     subcommands: &[&str],
 ) -> Result<Output, SpawnError> {
     if let Some(option) = subcommands.iter().find(|word| word.starts_with('-') || word.contains('\0')) {
-        let nothing: [&str; 0] = [];
-        return Err(SpawnError::denied(
-            Boundary::Action,
-            "subcommand",
-            option,
-            "begins with `-` or contains a NUL byte",
-            nothing,
-        ));
+        return Err(refused("subcommand", option, "begins with `-` or contains a NUL byte"));
     }
-    let caller = Caller::current();
-    let program = find(Path::new(program.as_ref()), &caller)?;
-    let directory = resolved(cwd, &caller);
+    let program = resolved(program, caller)
+        .map_err(|source| SpawnError::Load { program: program.display().to_string(), source })?;
+    let directory = resolved(cwd, caller);
     let directory = directory.map_err(|source| SpawnError::Path {
         what: "cwd",
         path: cwd.display().to_string(),
@@ -76,20 +115,15 @@ pub async fn run_help(
     run::run(&spawn, None, &NoCredentials).await
 }
 
+fn refused(what: &'static str, asked: &str, reason: &str) -> SpawnError {
+    let nothing: [&str; 0] = [];
+    SpawnError::denied(Boundary::Action, what, asked, reason, nothing)
+}
+
 fn resolved(path: &Path, caller: &Caller) -> io::Result<Resolved> {
     let named = caller.absolute(path);
     let text = named.to_str().ok_or(io::Error::new(io::ErrorKind::InvalidInput, "is not UTF-8"))?;
     Resolved::of(text, &caller.home)
-}
-
-fn find(program: &Path, caller: &Caller) -> Result<Resolved, SpawnError> {
-    let load = |source| SpawnError::Load { program: program.display().to_string(), source };
-    if program.as_os_str().as_encoded_bytes().contains(&b'/') {
-        return resolved(program, caller).map_err(load);
-    }
-    let places = caller.search_path().into_iter().map(|directory| directory.join(program));
-    let place = places.into_iter().find(|place| place.is_file());
-    place.map_or_else(|| Err(io::ErrorKind::NotFound.into()), |place| resolved(&place, caller)).map_err(load)
 }
 
 /// Why this host cannot confine a spawn.

@@ -25,7 +25,7 @@ pub(crate) mod run;
 
 pub use crate::broker::checked::{CheckedSpawn, CredentialResolver, NoCredentials, Resolving, SpawnLimits};
 pub use crate::broker::envelope::Envelope;
-pub use crate::broker::help::{Unavailable, run_help, sandbox_available};
+pub use crate::broker::help::{Unavailable, run_help, run_help_by_name, sandbox_available};
 pub use crate::broker::manifest::Manifest;
 pub use crate::report::error::spawn::{CredentialError, SpawnError};
 

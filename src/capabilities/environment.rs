@@ -11,6 +11,49 @@ use crate::report::error::Error;
 /// Variables that the scrubbed environment keeps, besides `LC_*`.
 const KEPT: &[&str] = &["HOME", "LANG", "PATH", "SHELL", "TERM", "USER"];
 
+impl EnvPolicy {
+    /// The variables that a command gets of these, which are usually those of this process. The scrubbed
+    /// environment has a `PATH` in any case.
+    ///
+    /// With [`Inherit`](Self::Inherit), a command that a layer of the operating system confines does not get
+    /// the variables among them that name a temporary directory of the host: it has its own.
+    ///
+    /// ```
+    /// use kennel::capabilities::EnvPolicy;
+    ///
+    /// let mine = [("HOME", "/home/me"), ("AWS_SECRET", "x"), ("CI", "1")];
+    /// let of = |policy: EnvPolicy| policy.variables(mine.map(|(name, value)| (name.into(), value.into())));
+    /// let scrubbed = of(EnvPolicy::Scrubbed)?;
+    /// assert_eq!(scrubbed.keys().collect::<Vec<_>>(), ["HOME", "PATH"]);
+    /// assert_eq!(of(EnvPolicy::Vars(vec!["CI".into(), "TERM".into()]))?.len(), 1);
+    /// assert_eq!(of(EnvPolicy::Inherit)?.len(), 3);
+    /// // Those of this process:
+    /// let all = EnvPolicy::Inherit.variables(std::env::vars_os())?;
+    /// # Ok::<(), kennel::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A name in [`Vars`](Self::Vars) is not valid for a variable.
+    pub fn variables(
+        &self,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<BTreeMap<OsString, OsString>, Error> {
+        let mut variables: BTreeMap<OsString, OsString> = environment.into_iter().collect();
+        match self {
+            Self::Scrubbed => {
+                variables.retain(|name, _| is_kept(name));
+                variables.entry("PATH".into()).or_insert_with(|| SYSTEM_PATH.into());
+            }
+            Self::Inherit => {}
+            Self::Vars(names) => {
+                names.iter().try_for_each(|name| check(name))?;
+                variables.retain(|name, _| names.iter().any(|wanted| name == wanted.as_str()));
+            }
+        }
+        Ok(variables)
+    }
+}
+
 /// The environment of a command. `confined` means that a layer of the operating system confines it and gives
 /// it its own temporary directory.
 ///
@@ -21,17 +64,9 @@ pub(crate) fn variables(
     caller: &BTreeMap<OsString, OsString>,
     confined: bool,
 ) -> Result<BTreeMap<OsString, OsString>, Error> {
-    let mut variables = caller.clone();
-    match policy {
-        EnvPolicy::Scrubbed => {
-            variables.retain(|name, _| is_kept(name));
-            variables.entry("PATH".into()).or_insert_with(|| SYSTEM_PATH.into());
-        }
-        EnvPolicy::Inherit => variables.retain(|name, _| !confined || !is_one_of(TEMPORARY, name)),
-        EnvPolicy::Vars(names) => {
-            names.iter().try_for_each(|name| check(name))?;
-            variables.retain(|name, _| names.iter().any(|wanted| name == wanted.as_str()));
-        }
+    let mut variables = policy.variables(caller.clone())?;
+    if confined && *policy == EnvPolicy::Inherit {
+        variables.retain(|name, _| !is_one_of(TEMPORARY, name));
     }
     Ok(variables)
 }

@@ -1,15 +1,20 @@
-//! Resolves the paths of a declaration on the host: `cwd`, `~/`, links and `..`. Reads, never writes.
+//! Resolves the paths of a declaration on the host: `cwd`, `~/`, links and `..`.
 
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
 use crate::capabilities::Capabilities;
+use crate::capabilities::missing::MissingPath;
 use crate::report::error::Error;
 use crate::report::shortage::of_path;
 use crate::sys::inode::Identity;
 use crate::view::paths::resolved::ResolvedPath;
 use crate::view::paths::symlink_check::PolicyPath;
+
+/// What messages call the two kinds of declared paths.
+const READ: &str = "read path";
+const WRITE: &str = "write path";
 
 /// Everything that a declaration grants, as canonical paths. A session is built from this alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -68,32 +73,71 @@ pub(crate) fn working_directory(given: &Path) -> Result<GrantedPath, Error> {
     place.map_err(refused("working directory", given, "name an existing directory"))
 }
 
-/// Resolves `caps` for a command in `cwd`.
+/// Resolves `caps` for a command in `cwd`. Creates directories to write that are missing.
 ///
 /// # Errors
-/// A path is missing, has an unknown form, or is reached through a link in a directory that the command may
-/// write.
-pub(crate) fn granted<'p>(caps: &'p Capabilities, cwd: GrantedPath, home: &Path) -> Result<Granted, Error> {
-    let look = |what: &'static str, given| {
-        let path = meant(given, &cwd.path, Some(home))
-            .map_err(|reason| io::Error::new(io::ErrorKind::InvalidInput, reason));
-        let led = path.and_then(|path| ResolvedPath::resolve(&path));
-        let led = led.map_err(refused(what, given, "declare a path that exists"))?;
-        Ok(PolicyPath { what, given, resolved: led })
+/// A path is missing and cannot be created, has an unknown form, or is reached through a link in a directory
+/// that the command may write.
+pub(crate) fn granted(caps: &Capabilities, cwd: GrantedPath, home: &Path) -> Result<Granted, Error> {
+    let absolute = |given: &Path| {
+        meant(given, &cwd.path, Some(home))
+            .map_err(|reason| io::Error::new(io::ErrorKind::InvalidInput, reason))
     };
-    let all = |what, given: &'p [PathBuf]| {
-        given.iter().map(|path| look(what, path)).collect::<Result<Vec<PolicyPath<'p>>, Error>>()
-    };
-    let write = all("write path", &caps.write_paths)?;
-    let read = all("read path", &caps.read_paths)?;
-    // An earlier command with the same declaration could have put links there.
-    let writable =
-        write.iter().map(|named| &*named.resolved.source.path).chain([&*cwd.path]).collect::<Vec<_>>();
-    write.iter().chain(&read).try_for_each(|named| named.refuse_links_in(&writable))?;
-    let places =
-        |all: Vec<PolicyPath<'_>>| all.into_iter().map(GrantedPath::of).collect::<Vec<GrantedPath>>();
-    let (write, read) = (places(write), (!read.is_empty()).then(|| places(read)));
-    Ok(settled(caps.net, cwd, write, read))
+    let mut named = Vec::new();
+    let mut missing = Vec::new();
+    for given in &caps.read_paths {
+        let resolved = absolute(given).and_then(|path| ResolvedPath::resolve(&path));
+        named.push(PolicyPath { what: READ, given, resolved: resolved.map_err(absent(READ, given))? });
+    }
+    for given in &caps.write_paths {
+        let path = absolute(given).map_err(absent(WRITE, given))?;
+        match ResolvedPath::resolve(&path) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                missing.push((given, MissingPath::at(&path).map_err(absent(WRITE, given))?));
+            }
+            resolved => {
+                named.push(PolicyPath {
+                    what: WRITE,
+                    given,
+                    resolved: resolved.map_err(absent(WRITE, given))?,
+                });
+            }
+        }
+    }
+    // An earlier command with the same declaration could have put links into what it may write.
+    let is_written = |named: &&PolicyPath<'_>| named.what == WRITE;
+    let mut writable: Vec<PathBuf> =
+        named.iter().filter(is_written).map(|named| named.resolved.source.path.clone()).collect();
+    writable.push(cwd.path.clone());
+    refuse_links(&named, &writable)?;
+    // A path comes after the directory that it is in.
+    missing.sort_by(|(_, one), (_, other)| one.path.cmp(&other.path));
+    for (given, MissingPath { path, above }) in missing {
+        let above = PolicyPath { what: WRITE, given, resolved: above };
+        refuse_links(std::slice::from_ref(&above), &writable)?;
+        // The command may create it, as a file or a directory.
+        let missing = MissingPath { path, above: above.resolved };
+        if missing.is_in(&writable) {
+            continue;
+        }
+        let made = missing.create().and_then(|()| ResolvedPath::resolve(&missing.path));
+        let made = PolicyPath { what: WRITE, given, resolved: made.map_err(absent(WRITE, given))? };
+        writable.push(made.resolved.source.path.clone());
+        refuse_links(std::slice::from_ref(&made), &writable)?;
+        named.push(made);
+    }
+    let (write, read): (Vec<_>, Vec<_>) = named.into_iter().partition(|named| named.what == WRITE);
+    let places = |all: Vec<PolicyPath<'_>>| all.into_iter().map(GrantedPath::of).collect::<Vec<_>>();
+    Ok(settled(caps.net, cwd, places(write), (!caps.read_paths.is_empty()).then(|| places(read))))
+}
+
+fn refuse_links(named: &[PolicyPath<'_>], writable: &[PathBuf]) -> Result<(), Error> {
+    let writable: Vec<&Path> = writable.iter().map(PathBuf::as_path).collect();
+    named.iter().try_for_each(|named| named.refuse_links_in(&writable))
+}
+
+fn absent<'p>(what: &'static str, given: &'p Path) -> impl FnOnce(io::Error) -> Error + 'p {
+    refused(what, given, "declare a path that exists")
 }
 
 /// Converts a declared path to an absolute path. Pure.
@@ -155,6 +199,8 @@ fn refused<'p>(
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -219,10 +265,63 @@ mod tests {
             assert_eq!(source.kind(), kind, "{}", path.display());
         }
         let here = working_directory(dir.path()).expect("a directory");
-        let caps = Capabilities { write_paths: vec!["absent".into()], ..Capabilities::default() };
+        let caps = Capabilities { read_paths: vec!["absent".into()], ..Capabilities::default() };
         let error = granted(&caps, here, Path::new("/")).expect_err("absent");
-        assert!(error.to_string().starts_with("write path absent"), "{error}");
+        assert!(error.to_string().starts_with("read path absent"), "{error}");
         assert!(error.remedy().is_some());
+    }
+
+    #[test]
+    fn what_is_to_be_written_may_be_missing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let home = fs::canonicalize(dir.path()).expect("its name");
+        fs::create_dir(home.join("w")).expect("made");
+        fs::write(home.join("file"), "").expect("a file");
+        symlink("nothing", home.join("dangling")).expect("a link");
+        let written = |paths: &[&str]| {
+            let caps = Capabilities {
+                write_paths: paths.iter().map(PathBuf::from).collect(),
+                ..Capabilities::default()
+            };
+            let cwd = working_directory(&home.join("w")).expect("a directory");
+            granted(&caps, cwd, &home).map(|granted| {
+                let paths = granted.write.into_iter().map(|place| place.path);
+                paths.map(|path| path.strip_prefix(&home).expect("below").to_owned()).collect::<Vec<_>>()
+            })
+        };
+        let refused = |path: &str| written(&[path]).expect_err(path).chain();
+        for (path, reason) in [
+            ("~/a/b", "nor does the directory for it"),
+            ("~/dangling", "No such file or directory"),
+            ("~/dangling/x", "No such file or directory"),
+            ("~/absent/../x", "No such file or directory"),
+            ("~/file/x", "Not a directory"),
+            ("/proc/x", "and cannot be created: "),
+        ] {
+            let said = refused(path);
+            assert!(said.starts_with(&format!("write path {path}: ")) && said.contains(reason), "{said}");
+        }
+        assert_eq!(fs::read_dir(&home).expect("a list").count(), 3, "nothing was created");
+        // In the working directory the command creates it.
+        assert_eq!(written(&["new", "new/deep", "cwd/x"]).expect("granted"), [PathBuf::new(); 0]);
+        assert_eq!(fs::read_dir(home.join("w")).expect("a list").count(), 0);
+        assert_eq!(written(&["~/a/b", "~/a", "~/a/b/c"]).expect("granted"), [PathBuf::from("a")]);
+        assert!(fs::read_dir(home.join("a")).expect("a directory").next().is_none());
+        assert_eq!(written(&["~/a"]).expect("the same"), [PathBuf::from("a")]);
+    }
+
+    #[test]
+    fn nothing_is_created_behind_a_link_that_a_command_could_have_made() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let home = fs::canonicalize(dir.path()).expect("its name");
+        fs::create_dir_all(home.join("w")).expect("made");
+        fs::create_dir(home.join("private")).expect("made");
+        symlink("../private", home.join("w/led")).expect("a link");
+        let cwd = working_directory(&home.join("w")).expect("a directory");
+        let caps = Capabilities { write_paths: vec!["led/new".into()], ..Capabilities::default() };
+        let said = granted(&caps, cwd, &home).expect_err("refused").chain();
+        assert!(said.contains("commands could have made the link"), "{said}");
+        assert!(!home.join("private/new").exists());
     }
 
     #[test]

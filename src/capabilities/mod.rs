@@ -4,6 +4,7 @@
 pub(crate) mod environment;
 pub(crate) mod granted;
 pub(crate) mod kept;
+pub(crate) mod missing;
 pub(crate) mod plain;
 pub(crate) mod policy;
 pub(crate) mod run;
@@ -29,7 +30,9 @@ use crate::report::error::policy::policy_words;
 /// environment.
 ///
 /// A path is absolute, begins with `~/` (the caller's `HOME`), or is relative to the working directory. `cwd`
-/// means the working directory itself. Each path must exist.
+/// means the working directory itself. Each path must exist, except for a path to write, such as a cache on a
+/// new machine: Kennel makes the directory as mkdir(1) would, if the directory that it is in exists. In the
+/// working directory, or in another path to write, the command makes it itself, as a file or a directory.
 ///
 /// ```
 /// use kennel::capabilities::{Capabilities, EnvPolicy};
@@ -49,9 +52,12 @@ pub struct Capabilities {
     pub net: bool,
     /// Paths that it may read and write, in addition to its working directory.
     pub write_paths: Vec<PathBuf>,
-    /// Paths that it may read, in addition to the system and the paths that it may write. If empty, it may
-    /// also read the toolchains that Kennel finds outside of the system. Otherwise it may read only the
-    /// toolchains in the list.
+    /// Paths that it may read, in addition to the system and the paths that it may write.
+    ///
+    /// An empty list means the default: also the toolchains that Kennel finds outside of the system, because
+    /// few programs run without them. A list means what it says: only the toolchains in it. `/` means
+    /// everything that the caller can read, but secrets such as `~/.ssh`, which a path of their own grants,
+    /// and services such as `/run`; it is what [`Profile::FullDev`](crate::Profile::FullDev) shows.
     pub read_paths: Vec<PathBuf>,
     /// The variables that it gets.
     pub env: EnvPolicy,

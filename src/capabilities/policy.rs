@@ -1,8 +1,9 @@
 //! Builds a policy from the granted paths, and tests whether this host can enforce it.
 
+use std::path::Path;
 use std::thread;
 
-use crate::capabilities::granted::Granted;
+use crate::capabilities::granted::{Granted, GrantedPath};
 use crate::policy::Policy;
 use crate::policy::network::NetworkMode;
 use crate::policy::profile::{Git, Profile, Toolchains};
@@ -14,16 +15,23 @@ use crate::report::enforcement::Protection;
 /// The policy that grants exactly what `granted` says. Pure.
 pub(crate) fn policy(granted: &Granted) -> Policy {
     let mode = if granted.network { NetworkMode::Host } else { NetworkMode::None };
-    let toolchains = match granted.read {
-        None => Toolchains::Auto,
-        Some(_) => Toolchains::None,
+    // The command sees its directory and the listed paths, and no repository around them. The root of the
+    // host holds everything, so toolchains and that repository too.
+    let (profile, toolchains, git) = match &granted.read {
+        Some(list) if list.iter().any(is_root) => (Profile::FullDev, Toolchains::Auto, Git::Protect),
+        Some(_) => (Profile::RepoWrite, Toolchains::None, Git::Workspace),
+        None => (Profile::RepoWrite, Toolchains::Auto, Git::Workspace),
     };
-    let policy =
-        Policy::profile(Profile::RepoWrite, &granted.cwd.path).network_mode(mode).toolchains(toolchains);
-    // The command sees its directory and the listed paths, and no repository around them.
-    let policy = policy.git(Git::Workspace);
+    let policy = Policy::profile(profile, &granted.cwd.path).network_mode(mode);
+    let policy = policy.toolchains(toolchains).git(git);
     let policy = granted.write.iter().fold(policy, |policy, place| policy.read_write(&place.path));
-    granted.read.iter().flatten().fold(policy, |policy, place| policy.read_only(&place.path))
+    let listed = granted.read.iter().flatten().filter(|place| !is_root(place));
+    listed.fold(policy, |policy, place| policy.read_only(&place.path))
+}
+
+/// Whether it is `/`: a profile shows that, because a mount cannot.
+fn is_root(place: &GrantedPath) -> bool {
+    place.path == Path::new("/")
 }
 
 // Tests whether this host enforces capabilities: by attempts, as `kennel probe` does, not by version numbers.
@@ -96,7 +104,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::capabilities::granted::{GrantedPath, settled};
+    use crate::capabilities::granted::settled;
     use crate::policy::mount::Mount;
     use crate::policy::profile::OnUnavailable;
 
@@ -129,6 +137,21 @@ mod tests {
         assert_eq!(of(true, &["/out"], None).toolchains, Toolchains::Auto);
         assert_eq!(of(true, &[], Some(&["/srv"])).toolchains, Toolchains::None);
         assert_eq!(of(true, &[], Some(&[])).toolchains, Toolchains::None);
+    }
+
+    #[test]
+    fn the_root_shows_the_host_and_what_is_named_beside_it() {
+        let policy = of(false, &["/out"], Some(&["/", "/home/me/.ssh"]));
+        assert_eq!((policy.profile, policy.toolchains), (Profile::FullDev, Toolchains::Auto));
+        assert_eq!(policy.effective_network(), NetworkMode::None);
+        assert_eq!(
+            policy.mounts,
+            [
+                Mount::ReadWrite { source: "/out".into(), target: None },
+                Mount::ReadOnly { source: "/home/me/.ssh".into(), target: None },
+            ]
+        );
+        assert!(policy.validate().is_ok());
     }
 
     proptest! {

@@ -120,7 +120,8 @@ impl SbplError {
 /// ```
 ///
 /// # Errors
-/// A path is not UTF-8, contains NUL or `..`, is `/`, or has an unknown form; `cwd` is not absolute.
+/// A path is not UTF-8, contains NUL or `..`, is `/` (on Linux, that can be read without its secrets), or has
+/// an unknown form; `cwd` is not absolute.
 pub fn sbpl(caps: &Capabilities, cwd: &Path) -> Result<String, SbplError> {
     text(caps, cwd, env::var_os("HOME").as_deref())
 }
@@ -175,7 +176,12 @@ fn checked(what: &'static str, given: &Path, path: &Path) -> Result<String, Sbpl
             _ => {}
         }
     }
-    let Some(first) = names.first() else { return refused("is the root directory, which holds everything") };
+    // Seatbelt would see secrets behind links, which this text does not resolve.
+    let Some(first) = names.first() else {
+        return refused(
+            "is the root directory, which holds secrets too; list the directories that are needed",
+        );
+    };
     let prefix = if IN_PRIVATE.contains(first) { "/private/" } else { "/" };
     Ok(format!("{prefix}{}", names.join("/")))
 }

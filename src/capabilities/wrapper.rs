@@ -128,6 +128,9 @@ impl Wrapper {
     /// environment of the returned command before you spawn it, and the program gets exactly that
     /// environment. `tokio` sets up its descriptors.
     ///
+    /// It is async and can fail, because it prepares the sandbox: what cannot be granted is an error here,
+    /// before anything runs.
+    ///
     /// # Errors
     /// A directory or path does not exist; a program or argument cannot be passed to a process; this host
     /// lacks a protection (the error has the remedy). Nothing runs unconfined then.
@@ -305,6 +308,9 @@ pub fn resolve_layer(caps: &Capabilities) -> Layer {
 
 /// Returns a command confined to `caps`, and the layer that enforces this; see [`Wrapper::wrap`]. All callers
 /// in the process share one wrapper and its sessions. To decide when sessions end, use your own [`Wrapper`].
+///
+/// It is async and can fail, because it prepares the sandbox: what cannot be granted is an error here, before
+/// anything runs.
 ///
 /// ```
 /// use kennel::capabilities::{Capabilities, Layer, wrap_command};

@@ -45,6 +45,7 @@ mod limits;
 mod output;
 mod program;
 mod runtime;
+mod slots;
 mod spawn;
 mod transport;
 

@@ -23,10 +23,11 @@ use crate::connector::journal::Journal;
 use crate::connector::limits::{LimitsInForce, MAX_HANDLES};
 use crate::connector::output::STDOUT_MAX;
 use crate::connector::runtime::Shared;
+use crate::connector::slots::Slots;
 use crate::policy::network::rule::Rules;
 use crate::report::error::policy::escaped_message;
 use crate::report::escape::harmless;
-use crate::report::failure::{self, Boundary, Class, Details, Failure, Limit};
+use crate::report::failure::{self, Boundary, Failure, Limit};
 
 /// The function of a core module that is run once for each call.
 pub(crate) const START: &str = "_start";
@@ -37,6 +38,7 @@ pub struct Connector {
     pub(crate) runtime: Arc<Shared>,
     pub(crate) loaded: Arc<Loaded>,
     pub(crate) program: Arc<LinkedProgram>,
+    pub(crate) slots: Arc<Slots>,
 }
 
 /// The two kinds of programs, linked and ready to be instantiated.
@@ -95,6 +97,13 @@ impl Connector {
         }
     }
 
+    /// Refuses further calls of this connector and its clones, and waits until those that run have ended.
+    /// The runtime and its other connectors go on; [`Runtime::close`](crate::connector::Runtime::close)
+    /// closes them all. A call that begins meanwhile waits, and is refused.
+    pub async fn close(&self) {
+        self.slots.close().await;
+    }
+
     /// A call within its wall time.
     async fn limited(
         &self,
@@ -119,15 +128,8 @@ impl Connector {
         journal: &Arc<Journal>,
         limits: LimitsInForce,
     ) -> Result<Option<Map<String, Value>>, Failure> {
-        let closed = || {
-            Failure::new(
-                Class::Cancelled,
-                Boundary::Runtime,
-                "the runtime is closed".to_owned(),
-                Details::None,
-            )
-        };
-        let _slot = self.runtime.slots.acquire().await.map_err(|_| closed())?;
+        let _own = self.slots.take().await?;
+        let _slot = self.runtime.slots.take().await?;
         let _beating = self.runtime.heartbeat.beat();
         let host = self.host(call, journal)?;
         let input = match *self.program {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::{fmt, io};
 
 use ipnet::IpNet;
-use tokio::sync::Semaphore;
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{self, Component};
 use wasmtime::{
@@ -29,6 +28,7 @@ use crate::connector::http::HttpClient;
 use crate::connector::journal::{LogLine, LogSink};
 use crate::connector::limits::{MAX_MEMORY, MAX_TABLE};
 use crate::connector::program::{Connector, LinkedProgram, START};
+use crate::connector::slots::Slots;
 use crate::connector::spawn::{Broker, SpawnExecutor};
 use crate::connector::transport::{Tls, Transport};
 use crate::network::gate::Gate;
@@ -78,8 +78,7 @@ pub struct Runtime {
 pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) heartbeat: Heartbeat,
-    /// One permit for each call that may run.
-    pub(crate) slots: Semaphore,
+    pub(crate) slots: Slots,
     pub(crate) sink: Option<LogSink>,
     modules: Linker<GuestState>,
     components: component::Linker<GuestState>,
@@ -112,8 +111,9 @@ impl Runtime {
     ///
     /// # Errors
     /// `load_failed`: it is not valid WebAssembly, lacks `_start` or `invoke`, or imports something that
-    /// Kennel does not offer or the manifest does not cover.
+    /// Kennel does not offer or the manifest does not cover. `cancelled`: the runtime is [closed](Self::close).
     pub fn compile(&self, manifest: &Manifest, program: &[u8]) -> Result<Connector, ConnectorError> {
+        self.shared.slots.check_open()?;
         let own_name = name(manifest).to_owned();
         let code = self.code(program).map_err(|error| broken(&own_name, &error))?;
         let imports = imports(&self.shared.engine, &code);
@@ -151,7 +151,8 @@ impl Runtime {
         };
         let program = linked.map_err(|error| broken(&own_name, &error))?;
         let loaded = Arc::new(self.load(manifest)?);
-        Ok(Connector { runtime: Arc::clone(&self.shared), loaded, program: Arc::new(program) })
+        let slots = Arc::new(Slots::new("connector", self.shared.at_once));
+        Ok(Connector { runtime: Arc::clone(&self.shared), loaded, program: Arc::new(program), slots })
     }
 
     /// What a program imports. Compiles it, but needs no manifest.
@@ -163,12 +164,10 @@ impl Runtime {
         Ok(imports(&self.shared.engine, &code))
     }
 
-    /// Refuses further calls, and waits until those that run have ended.
+    /// Refuses further calls and programs, and waits until the calls that run have ended. A call that begins
+    /// meanwhile waits, and is refused. [`Connector::close`] does this for one connector.
     pub async fn close(&self) {
-        // Each call holds a permit until it ends. Nothing but this waits for all of them.
-        let all = self.shared.slots.acquire_many(self.shared.at_once).await;
-        self.shared.slots.close();
-        drop(all);
+        self.shared.slots.close().await;
     }
 
     /// Compiles a program into the cache, unless its code is there already, and returns the file.
@@ -410,7 +409,7 @@ impl RuntimeBuilder {
             .map_err(Error::from)?;
         let shared = Shared {
             heartbeat: Heartbeat::start(&engine).map_err(Error::io("start a thread"))?,
-            slots: Semaphore::new(at_once as usize),
+            slots: Slots::new("runtime", at_once),
             sink: self.sink,
             modules: module::linker(&engine).map_err(failed)?,
             components: components::linker(&engine).map_err(failed)?,

@@ -146,11 +146,30 @@ async fn wasi_has_no_argument_no_variable_no_directory_and_no_socket() {
 }
 
 #[tokio::test]
-async fn a_closed_runtime_refuses_calls() {
+async fn a_closed_runtime_refuses_calls_and_programs() {
     let runtime = runtime();
     let connector = runtime.compile(&manifest(NOTHING), &says("")).unwrap();
     connector.invoke(Call::new("op")).await.unwrap();
     runtime.close().await;
-    let error = connector.invoke(Call::new("op")).await.unwrap_err();
-    assert_eq!(error.failure().class, Class::Cancelled);
+    let called = connector.invoke(Call::new("op")).await.unwrap_err();
+    let compiled = runtime.compile(&manifest(NOTHING), &says("")).unwrap_err();
+    for error in [called, compiled] {
+        assert_eq!((error.failure().class, &*error.to_string()), (Class::Cancelled, "the runtime is closed"));
+    }
+    connector.close().await;
+    runtime.close().await;
+}
+
+#[tokio::test]
+async fn a_closed_connector_refuses_calls_and_leaves_the_others() {
+    let runtime = runtime();
+    let compiled = || runtime.compile(&manifest(NOTHING), &says("")).unwrap();
+    let (closed, other) = (compiled(), compiled());
+    let clone = closed.clone();
+    closed.close().await;
+    let error = clone.invoke(Call::new("op")).await.unwrap_err();
+    assert_eq!((error.failure().class, &*error.to_string()), (Class::Cancelled, "the connector is closed"));
+    other.invoke(Call::new("op")).await.unwrap();
+    compiled().invoke(Call::new("op")).await.unwrap();
+    closed.close().await;
 }

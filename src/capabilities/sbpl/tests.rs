@@ -190,7 +190,7 @@ fn what_cannot_be_written_is_refused() {
         (PathBuf::from("/srv/a\0"), "NUL"),
         (PathBuf::from("/srv/../x"), ".."),
         (PathBuf::from("../x"), ".."),
-        (PathBuf::from("/"), "everything"),
+        (PathBuf::from("/"), "list the directories"),
         (PathBuf::new(), "empty"),
         (PathBuf::from("~root/x"), "another user"),
     ] {
@@ -198,7 +198,9 @@ fn what_cannot_be_written_is_refused() {
         let error = text(&declared, Path::new("/w"), home).expect_err("refused");
         assert!((error.what, &error.path) == ("read path", &path) && error.reason.contains(words), "{error}");
     }
-    for (cwd, words) in [(bytes, "not UTF-8"), ("w".into(), "not absolute"), ("/".into(), "everything")] {
+    for (cwd, words) in
+        [(bytes, "not UTF-8"), ("w".into(), "not absolute"), ("/".into(), "list the directories")]
+    {
         let error = text(&Capabilities::default(), &cwd, home).expect_err("refused");
         assert!(error.what == "working directory" && error.reason.contains(words), "{error}");
     }

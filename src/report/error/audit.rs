@@ -10,7 +10,8 @@ use crate::report::failure::{Boundary, Class, Details, Failure, failure_of, show
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuditError {
-    /// Kennel could not write a record, and the policy lets nothing happen without one.
+    /// Kennel could not write a record, and the policy lets nothing happen without one; or the default log
+    /// has no place.
     #[error("write to audit log {}", shown(path))]
     Write {
         /// The log, as the policy names it.
@@ -47,6 +48,12 @@ impl AuditError {
         match self {
             Self::Write { source, .. } if source.kind() == io::ErrorKind::WouldBlock => {
                 Some("end the process that holds the lock of the log, or let the policy's audit fail open")
+            }
+            Self::Write { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Some("set HOME, or XDG_STATE_HOME to a directory of yours")
+            }
+            Self::Write { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                Some("let only yourself write to that directory and those above it")
             }
             Self::Write { .. } => Some("make room on the disk, or let the policy's audit fail open"),
             Self::Read { .. } => None,

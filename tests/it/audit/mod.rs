@@ -9,13 +9,13 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Stdio,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
-use kennel::{Audit, Profile, Sandbox, Session, report::Class};
+use kennel::{Audit, Profile, Sandbox, Session, audit::audit_log_path, report::Class};
 use serde_json::Value;
 
-use crate::support::{TempDir, World, kennel, refused, report, shell, stderr, until, workspace};
+use crate::support::{TempDir, World, is_alone, kennel, refused, report, shell, stderr, until, workspace};
 
 /// A log in a directory of its own, where no command can write.
 struct Log {
@@ -287,4 +287,23 @@ fn the_usual_log_is_made_in_a_directory_of_ones_own() {
         .unwrap();
     assert_eq!(output.status.code(), Some(125));
     assert!(stderr(&output).contains("others can write to its directory"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_place_of_the_usual_log_is_made_for_its_owner_alone() {
+    let log = Log::new();
+    let state = log.place.path().join("state");
+    let test = "audit::the_place_of_the_usual_log_is_made_for_its_owner_alone";
+    if !is_alone(test, &format!("exec env XDG_STATE_HOME={} \"$@\"", state.display())) {
+        return;
+    }
+    let path = audit_log_path(SystemTime::UNIX_EPOCH).unwrap();
+    assert!(path.ends_with("state/kennel/audit/exec-1970-01-01.log"), "{}", path.display());
+    let directory = path.parent().unwrap();
+    assert_eq!(fs::metadata(directory).unwrap().permissions().mode() & 0o7777, 0o700);
+    assert!(!path.exists());
+    assert_eq!(audit_log_path(SystemTime::UNIX_EPOCH).unwrap(), path);
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o777)).unwrap();
+    let error = audit_log_path(SystemTime::UNIX_EPOCH).unwrap_err();
+    assert!(error.remedy().unwrap().contains("only yourself"), "{error}");
 }

@@ -7,7 +7,7 @@ use std::{
 
 use kennel::{
     Ended,
-    broker::{run_help, sandbox_available},
+    broker::{run_help, run_help_by_name, sandbox_available},
     report::Class,
 };
 
@@ -50,16 +50,32 @@ async fn help_gets_no_variable_but_those_that_every_program_gets() {
 #[tokio::test]
 async fn help_of_a_program_of_the_path() {
     let home = Home::new("");
-    let output = run_help("ls", &home.at("in"), &[]).await.unwrap();
+    let output = run_help_by_name("ls", &home.at("in"), &[]).await.unwrap();
     assert!(output.outcome.status.success() && text(&output.stdout).contains("--all"), "{output:?}");
-    let error = run_help("kennel-no-such-program", &home.at("in"), &[]).await.unwrap_err();
+    let error = run_help_by_name("kennel-no-such-program", &home.at("in"), &[]).await.unwrap_err();
     assert_eq!((error.failure().class, error.exit_code()), (Class::LoadFailed, 127));
-    let error = run_help("ls", &home.at("absent"), &[]).await.unwrap_err();
+    let error = run_help_by_name("ls", &home.at("absent"), &[]).await.unwrap_err();
     assert_eq!(error.failure().class, Class::CapabilityDenied);
     for option in ["-c", "--upload-pack=x"] {
-        let error = run_help("git", &home.at("in"), &["x", option]).await.unwrap_err();
+        let error = run_help_by_name("git", &home.at("in"), &["x", option]).await.unwrap_err();
         assert_eq!(error.failure().class, Class::CapabilityDenied, "{option}");
     }
+}
+
+#[tokio::test]
+async fn only_an_absolute_path_or_a_name_says_what_runs() {
+    let home = Home::new("echo ran");
+    for path in ["tool", "bin/tool", "./tool", "~/bin/tool", ""] {
+        let failure = run_help(path, &home.at("bin"), &[]).await.unwrap_err().failure();
+        assert_eq!(failure.class, Class::CapabilityDenied, "{path}");
+        assert!(failure.message.contains("is not an absolute path"), "{}", failure.message);
+    }
+    for name in ["/bin/ls", "./ls", "bin/ls"] {
+        let failure = run_help_by_name(name, &home.at("in"), &[]).await.unwrap_err().failure();
+        assert_eq!(failure.class, Class::CapabilityDenied, "{name}");
+    }
+    let absent = run_help(home.at("bin/absent"), &home.at("in"), &[]).await.unwrap_err();
+    assert_eq!((absent.failure().class, absent.exit_code()), (Class::LoadFailed, 127));
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::{fs, net::TcpListener, os::unix::fs::symlink, path::Path};
 use kennel::capabilities::{Capabilities, Layer, resolve_layer, wrap_command};
 
 use super::{Place, offline, reading, writing};
-use crate::support::{is_alone, workspace};
+use crate::support::{is_alone, payload_path, workspace};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn working_directory_is_readable_and_writable() {
@@ -187,7 +187,7 @@ async fn the_named_layer_is_the_one_in_force() {
 async fn paths_that_cannot_be_granted_are_named() {
     let place = Place::new();
     for (caps, words) in [
-        (writing(&[&"/absent"]), "write path /absent"),
+        (writing(&[&"/absent/x"]), "write path /absent/x"),
         (reading(&[&"/absent/x"]), "read path /absent/x"),
         (reading(&[&""]), "is empty"),
         (writing(&[&"~root/x"]), "another user's home"),
@@ -201,6 +201,62 @@ async fn paths_that_cannot_be_granted_are_named() {
     }
     let error = place.wrapper.wrap("true", [""; 0], "/usr", &offline()).await.unwrap_err();
     assert!(error.chain().contains("/usr") && error.remedy().is_some(), "{}", error.chain());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cache_that_does_not_exist_yet_is_made_and_nothing_else_is() {
+    let (place, outside) = (Place::new(), workspace());
+    let cache = outside.path().join("cache");
+    let caps = writing(&[&cache, &"out/log"]);
+    let script = format!("echo 1 > {}/x; mkdir out; echo 2 > out/log", cache.display());
+    assert_eq!(place.shell(&caps, &script).await, "");
+    assert_eq!(fs::read_to_string(cache.join("x")).unwrap(), "1\n");
+    assert_eq!(fs::read_to_string(place.path().join("out/log")).unwrap(), "2\n");
+    // The next command finds it, and what was not declared is not there.
+    let said = place.shell(&caps, &format!("cat {0}/x; echo x > {0}/../y", cache.display())).await;
+    assert_eq!(said, "1");
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+    let deep = writing(&[&outside.path().join("a/b")]);
+    let error = place.wrapper.wrap("true", [""; 0], place.path(), &deep).await.unwrap_err();
+    assert!(error.chain().contains("nor does the directory for it"), "{}", error.chain());
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_root_can_be_read_without_its_secrets_and_not_written() {
+    let test = "capabilities::confined::the_root_can_be_read_without_its_secrets_and_not_written";
+    let home = workspace();
+    fs::create_dir(home.path().join(".ssh")).unwrap();
+    fs::create_dir(home.path().join(".aws")).unwrap();
+    for (name, text) in [(".ssh/key", "secret"), (".aws/key", "secret"), ("notes", "notes")] {
+        fs::write(home.path().join(name), text).unwrap();
+    }
+    if !is_alone(test, &format!("exec env HOME={} \"$@\"", home.path().display())) {
+        return;
+    }
+    let home = std::env::home_dir().unwrap();
+    let place = Place::new();
+    let files = ["notes", ".ssh/key", ".aws/key"].map(|name| home.join(name).display().to_string());
+    let read = ["read", &files[0], &files[1], &files[2]];
+    // Temporary files of the host are not part of it, so this home is named.
+    assert_eq!(place.attempt(&reading(&[&"/"]), &read).await, "ENOENT\nENOENT\nENOENT");
+    let named = reading(&[&"/", &"~/"]);
+    assert_eq!(place.attempt(&named, &read).await, "[notes]\nENOENT\nENOENT");
+    let named = reading(&[&"/", &"~/", &"~/.ssh"]);
+    assert_eq!(place.attempt(&named, &read).await, "[notes]\n[secret]\nENOENT");
+    let elsewhere = format!("test -e {} && echo there", payload_path().display());
+    assert_eq!(place.shell(&offline(), &elsewhere).await, "");
+    for root in ["/", "//.", "/usr/.."] {
+        assert_eq!(place.shell(&reading(&[&root]), &elsewhere).await, "there", "{root}");
+        assert_eq!(place.shell(&reading(&[&root]), "cat /etc/shadow 2>&- || echo hidden").await, "hidden");
+    }
+    let said = place.shell(&reading(&[&"/"]), "echo x > /usr/kennel-x; echo y > mine").await;
+    assert!(said.contains("Read-only file system"), "{said}");
+    assert_eq!(fs::read_to_string(place.path().join("mine")).unwrap(), "y\n");
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap().to_string();
+    let offline = Capabilities { net: false, ..reading(&[&"/"]) };
+    assert_eq!(place.attempt(&offline, &["connect", &address]).await, "ECONNREFUSED");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
