@@ -1,19 +1,16 @@
 //! Capabilities: what one command may do, declared in four fields. A declaration becomes a
 //! [`Policy`](crate::policy::Policy), and [`Wrapper`] returns the confined command.
 
+pub(crate) mod declared;
 pub(crate) mod environment;
-pub(crate) mod granted;
-pub(crate) mod kept;
-pub(crate) mod missing;
-pub(crate) mod plain;
-pub(crate) mod policy;
-pub(crate) mod run;
+#[cfg(target_os = "linux")]
+pub(crate) mod linux;
+pub(crate) mod run_limits;
 pub(crate) mod sbpl;
-pub(crate) mod wrapper;
 
-pub use crate::capabilities::run::RunLimits;
+pub use crate::capabilities::linux::wrapper::{Wrapper, resolve_layer, run_command, wrap_command};
+pub use crate::capabilities::run_limits::RunLimits;
 pub use crate::capabilities::sbpl::{SbplError, sbpl};
-pub use crate::capabilities::wrapper::{Wrapper, resolve_layer, run_command, wrap_command};
 
 use std::path::PathBuf;
 

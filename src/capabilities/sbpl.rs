@@ -20,7 +20,7 @@ use std::path::{Component, Path, PathBuf};
 use tokio::process::Command;
 
 use crate::capabilities::Capabilities;
-use crate::capabilities::granted::meant;
+use crate::capabilities::declared::meant;
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, failure_of};
 

@@ -26,6 +26,7 @@ use crate::launch::restrict::Restriction;
 use crate::plan::compile::Compiled;
 use crate::plan::compile::policy_facts::PolicyFacts;
 use crate::policy::profile::Git;
+use crate::policy::secrets::is_secret_of;
 use crate::policy::units::Size;
 use crate::protect::git;
 use crate::report::denial::{Basis, Denial, WOULD_ALLOW, shown, trust_git};
@@ -35,7 +36,7 @@ use crate::report::remedy::{Setting, SettingKey, remedy};
 use crate::sys::dirfd::{MOST_LINKS, open_without_links};
 use crate::view::node::TmpfsSize;
 use crate::view::paths::source::exists;
-use crate::view::{Access, Node, Origin, View, ViewEntry, secrets};
+use crate::view::{Access, Node, Origin, View, ViewEntry};
 
 /// Explains from the view and the settings of the policy.
 #[derive(Clone, Debug)]
@@ -275,7 +276,7 @@ impl Explainer {
                 format!("{} is left out ({what})", shown(at))
             }
             Some((at, _)) if at == path => return None,
-            _ if secrets::is_secret_of(path, &self.policy.homes) => {
+            _ if is_secret_of(path, &self.policy.homes) => {
                 "it is a known place of secrets, which the sandbox hides".to_owned()
             }
             None | Some((_, ViewEntry { node: Node::Dir, .. })) => "the sandbox does not show it".to_owned(),

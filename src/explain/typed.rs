@@ -9,14 +9,15 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::explain::{Explainer, Finding, LastLink, grant, is_deep, is_writable_outside, resolve};
 use crate::policy::profile::Git;
+use crate::policy::secrets::is_secret_of;
 use crate::protect::git;
 use crate::report::denial::{shown, trust_git};
 use crate::report::enforcement::Note;
 use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::lexical;
+use crate::view::Node;
 use crate::view::paths::source::exists;
-use crate::view::{Node, secrets};
 
 impl Explainer {
     /// Whether no symbolic link is on the way to `path`.
@@ -27,7 +28,7 @@ impl Explainer {
 
     /// Whether a path is a known place of secrets.
     pub(crate) fn is_secret(&self, path: &Path) -> bool {
-        secrets::is_secret_of(path, &self.policy.homes)
+        is_secret_of(path, &self.policy.homes)
     }
 
     /// The wall before `path`, if a setting helps. `is_output`: a shell opens it for writing. Otherwise it

@@ -20,6 +20,7 @@ pub(crate) mod overlay;
 pub(crate) mod path;
 pub(crate) mod profile;
 pub(crate) mod require;
+pub(crate) mod secrets;
 pub(crate) mod text;
 pub(crate) mod units;
 pub(crate) mod validate;

@@ -1,6 +1,4 @@
 //! Places of secrets. If a grant includes one, it stays covered, unless the policy names exactly that path.
-//!
-//! The lists are data: add a row to cover more.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -8,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::caller::{Caller, runtime_directory};
+use crate::policy::secrets::{HOME_SECRETS, SYSTEM_SECRETS, is_secret_of};
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::place_kind::PlaceKind;
@@ -18,92 +17,6 @@ use crate::view::paths::source::{BindSource, SourceKind, exists};
 use crate::view::paths::walk as path_walk;
 use crate::view::paths::walk::UnresolvedPath;
 use crate::view::{Node, View, cache_store, pin};
-
-/// Below HOME.
-const HOME_SECRETS: &[&str] = &[
-    ".aws",
-    ".android/adbkey",
-    ".azure",
-    ".bash_history",
-    ".bundle/config",
-    ".cache/huggingface/stored_tokens",
-    ".cache/huggingface/token",
-    ".cache/kennel",
-    ".cargo/credentials",
-    ".cargo/credentials.toml",
-    ".composer/auth.json",
-    ".conan2/credentials.json",
-    ".config/composer/auth.json",
-    ".config/dart/pub-tokens.json",
-    ".config/BraveSoftware",
-    ".config/chromium",
-    ".config/gcloud",
-    ".config/gh",
-    ".config/glab-cli",
-    ".config/google-chrome",
-    ".config/op",
-    ".config/sops",
-    ".docker",
-    ".dotnet/corefx",
-    ".fly/config.yml",
-    ".foundry/keystores",
-    ".gem/credentials",
-    ".git-credentials",
-    ".config/git/credentials",
-    ".gnupg",
-    ".gradle/gradle.properties",
-    ".huggingface/token",
-    ".ivy2/.credentials",
-    ".julia/servers",
-    ".kube",
-    ".local/share/keyrings",
-    ".m2/settings-security.xml",
-    ".m2/settings.xml",
-    ".mozilla",
-    ".netrc",
-    ".npmrc",
-    ".password-store",
-    ".pgpass",
-    ".pub-cache/credentials.json",
-    ".pulumi/credentials.json",
-    ".pypirc",
-    ".python_history",
-    ".ssh",
-    ".terraform.d",
-    ".thunderbird",
-    ".vault-token",
-    ".zsh_history",
-];
-
-/// Of the system. Most are readable only by root or a group, so this matters if the caller is one of these.
-/// These paths must have no links on the way, because the view is asked for exactly these.
-const SYSTEM_SECRETS: &[&str] = &[
-    "/boot",
-    "/etc/NetworkManager/system-connections",
-    "/etc/gshadow",
-    "/etc/gshadow-",
-    "/etc/krb5.keytab",
-    "/etc/pki/tls/private",
-    "/etc/ppp",
-    "/etc/security/opasswd",
-    "/etc/shadow",
-    "/etc/shadow-",
-    "/etc/ssh/ssh_host_dsa_key",
-    "/etc/ssh/ssh_host_ecdsa_key",
-    "/etc/ssh/ssh_host_ed25519_key",
-    "/etc/ssh/ssh_host_rsa_key",
-    "/etc/ssl/private",
-    "/etc/sudoers",
-    "/etc/sudoers.d",
-    "/etc/wireguard",
-    "/run/containerd/containerd.sock",
-    "/run/docker.sock",
-    "/run/podman/podman.sock",
-    "/var/lib/docker",
-    "/var/lib/kubelet",
-    // On hosts where /var/run is no link to /run.
-    "/var/run/docker.sock",
-];
 
 /// Covers every secret that the view would show, at every path that shows it.
 ///
@@ -231,13 +144,6 @@ pub(crate) fn is_secret(path: &Path, caller: &Caller) -> bool {
 pub(crate) fn is_behind_link(named: &Path, source: &BindSource, caller: &Caller) -> bool {
     let is_of_home = caller.homes.iter().any(|home| is_within(&source.path, home));
     is_of_home && is_secret(&source.path, caller) && !is_secret(named, caller)
-}
-
-/// The same as [`is_secret`] for a caller with these home directories, without Kennel's own.
-pub(crate) fn is_secret_of(path: &Path, homes: &[PathBuf]) -> bool {
-    let lies_in = |path: &Path, secrets: &[&str]| secrets.iter().any(|name| is_within(path, Path::new(name)));
-    let of_home = |home: &PathBuf| path.strip_prefix(home).is_ok_and(|below| lies_in(below, HOME_SECRETS));
-    homes.iter().any(of_home) || lies_in(path, SYSTEM_SECRETS)
 }
 
 /// Whether a place of secrets of the caller is below `path`.

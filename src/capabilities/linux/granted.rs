@@ -1,11 +1,11 @@
 //! Resolves the paths of a declaration on the host: `cwd`, `~/`, links and `..`.
 
-use std::ffi::OsStr;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::capabilities::Capabilities;
-use crate::capabilities::missing::MissingPath;
+use crate::capabilities::declared::meant;
+use crate::capabilities::linux::missing::MissingPath;
 use crate::report::error::Error;
 use crate::report::shortage::of_path;
 use crate::sys::inode::Identity;
@@ -140,30 +140,6 @@ fn absent<'p>(what: &'static str, given: &'p Path) -> impl FnOnce(io::Error) -> 
     refused(what, given, "declare a path that exists")
 }
 
-/// Converts a declared path to an absolute path. Pure.
-///
-/// # Errors
-/// The reason why the path is invalid.
-pub(crate) fn meant(given: &Path, cwd: &Path, home: Option<&Path>) -> Result<PathBuf, &'static str> {
-    if given.as_os_str().is_empty() {
-        return Err("is empty");
-    }
-    if given == Path::new("cwd") {
-        return Ok(cwd.to_owned());
-    }
-    let mut parts = given.components();
-    match parts.next() {
-        Some(Component::Normal(first)) if first == OsStr::new("~") => {
-            let home = home.ok_or("begins with ~/, and HOME is not set")?;
-            Ok(home.join(parts.as_path()))
-        }
-        Some(Component::Normal(first)) if first.as_encoded_bytes().starts_with(b"~") => {
-            Err("names another user's home; write the whole path, or put ./ before the name of a file")
-        }
-        _ => Ok(cwd.join(given)),
-    }
-}
-
 /// Normalizes a declaration: sorts, removes duplicates, and removes readable paths inside writable ones. A
 /// writable path is readable already, and a read-only grant inside it would take the write access away. Pure.
 pub(crate) fn settled(
@@ -207,29 +183,6 @@ mod tests {
 
     fn places(paths: &[&str]) -> Vec<GrantedPath> {
         paths.iter().map(|path| GrantedPath::named(path)).collect()
-    }
-
-    #[test]
-    fn literals_mean_what_the_contract_says() {
-        let meant = |given: &str| meant(Path::new(given), Path::new("/w"), Some(Path::new("/home/me")));
-        for (given, path) in [
-            ("cwd", "/w"),
-            ("./cwd", "/w/./cwd"),
-            ("cwd/x", "/w/cwd/x"),
-            ("~/out", "/home/me/out"),
-            ("~", "/home/me/"),
-            ("~/", "/home/me/"),
-            ("~/../x", "/home/me/../x"),
-            ("/srv", "/srv"),
-            ("sub", "/w/sub"),
-            ("a~b", "/w/a~b"),
-            ("./~x", "/w/./~x"),
-        ] {
-            assert_eq!(meant(given).expect(given), Path::new(path), "{given}");
-        }
-        for given in ["", "~root", "~root/x", "~~"] {
-            meant(given).expect_err(given);
-        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::process::group::Group;
 use crate::report::error::Error;
 use crate::report::outcome::Output;
 
-/// Limits of a command of [`run_command`](crate::capabilities::wrapper::run_command), besides its
+/// Limits of a command of [`run_command`](crate::capabilities::linux::wrapper::run_command), besides its
 /// capabilities. They hold in every layer.
 ///
 /// ```

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::thread;
 
-use crate::capabilities::granted::{Granted, GrantedPath};
+use crate::capabilities::linux::granted::{Granted, GrantedPath};
 use crate::policy::Policy;
 use crate::policy::network::NetworkMode;
 use crate::policy::profile::{Git, Profile, Toolchains};
@@ -104,7 +104,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::capabilities::granted::settled;
+    use crate::capabilities::linux::granted::settled;
     use crate::policy::mount::Mount;
     use crate::policy::profile::OnUnavailable;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::runtime;
 
-use crate::capabilities::granted::Granted;
+use crate::capabilities::linux::granted::Granted;
 use crate::serve::Listening;
 use crate::session::{Session, WeakSession};
 

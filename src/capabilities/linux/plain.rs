@@ -8,8 +8,9 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::caller::Caller;
-use crate::capabilities::granted::{Granted, GrantedPath};
-use crate::capabilities::{Capabilities, environment, granted};
+use crate::capabilities::linux::granted;
+use crate::capabilities::linux::granted::{Granted, GrantedPath};
+use crate::capabilities::{Capabilities, environment};
 use crate::process::program::{c_string, executable};
 use crate::report::error::Error;
 

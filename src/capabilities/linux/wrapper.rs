@@ -10,12 +10,13 @@ use nix::unistd::{AccessFlags, access};
 use tokio::process::Command;
 use tokio::runtime::Handle;
 
-use crate::capabilities::granted::Granted;
-use crate::capabilities::kept::{KeptSessions, Key, Served, SessionPath};
-use crate::capabilities::plain::PlainCommand;
-use crate::capabilities::policy::policy;
-use crate::capabilities::run::RunLimits;
-use crate::capabilities::{Capabilities, Layer, plain, policy, run};
+use crate::capabilities::linux::granted::Granted;
+use crate::capabilities::linux::kept::{KeptSessions, Key, Served, SessionPath};
+use crate::capabilities::linux::plain::PlainCommand;
+use crate::capabilities::linux::policy::policy;
+use crate::capabilities::linux::{plain, policy};
+use crate::capabilities::run_limits::RunLimits;
+use crate::capabilities::{Capabilities, Layer, run_limits};
 use crate::report::error::Error;
 use crate::report::error::listen::ListenError;
 use crate::report::outcome::Output;
@@ -182,7 +183,7 @@ impl Wrapper {
         limits.limits().check()?;
         let wanted = PlainCommand::new(program.as_ref(), args, cwd.as_ref(), caps)?;
         let Some(granted) = &wanted.granted else {
-            let output = run::run(plain::command(&wanted), &wanted.program, limits).await?;
+            let output = run_limits::run(plain::command(&wanted), &wanted.program, limits).await?;
             return Ok((output, Layer::Lightweight));
         };
         let SessionPath { session, .. } = self.way(granted, &wanted).await?;
