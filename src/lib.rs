@@ -74,6 +74,7 @@ mod network;
 mod policy;
 mod process;
 pub mod report;
+mod seatbelt;
 mod sys;
 
 // The layers of Linux.

@@ -1,0 +1,152 @@
+//! Decides what a Seatbelt profile allows, from its text, with parsers that are not Kennel's: `lexpr` for the
+//! S-expressions and `regex` for the expressions in them. It knows the rules of sandbox-exec(1) as far as
+//! Kennel's profiles use them; what it does not know is an error, so no rule is passed over.
+
+use std::path::{Path, PathBuf};
+
+use lexpr::Value;
+use regex::Regex;
+
+/// A profile.
+#[derive(Debug)]
+pub(crate) struct Profile(Vec<Rule>);
+
+/// One rule.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    pub(crate) allows: bool,
+    pub(crate) operations: Vec<String>,
+    pub(crate) filters: Vec<Filter>,
+}
+
+/// What a rule is about.
+#[derive(Debug)]
+pub(crate) enum Filter {
+    Literal(String),
+    Subpath(String),
+    Regex(Regex),
+    Service(String),
+    Remote(String),
+    SameSandbox,
+}
+
+/// What a program attempts.
+#[derive(Clone, Debug)]
+pub(crate) enum Subject<'s> {
+    /// The real path of a file.
+    File(&'s str),
+    /// `host:port`, as a rule spells it.
+    Address(&'s str),
+    Service(&'s str),
+    /// A process of another sandbox.
+    Stranger,
+    Nothing,
+}
+
+impl Profile {
+    /// Parses a profile. Panics on anything that it does not know.
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut parser = lexpr::Parser::from_str(text);
+        let mut all = Vec::new();
+        while let Some(value) = parser.next_value().expect("S-expressions") {
+            all.push(value);
+        }
+        assert_eq!(all[0].to_string(), "(version 1)");
+        assert_eq!(all[1].to_string(), "(deny default)");
+        let is_import = |value: &&Value| value.to_string() == "(import \"system.sb\")";
+        Self(all[2..].iter().filter(|value| !is_import(value)).map(Rule::parse).collect())
+    }
+
+    /// The rules, in order.
+    pub(crate) fn rules(&self) -> &[Rule] {
+        &self.0
+    }
+
+    /// Whether an operation is allowed: the last rule that matches decides, and without one it is refused.
+    pub(crate) fn allows(&self, operation: &str, subject: &Subject<'_>) -> bool {
+        let decides = |rule: &&Rule| rule.names(operation) && rule.is_about(subject);
+        self.0.iter().rev().find(decides).is_some_and(|rule| rule.allows)
+    }
+
+    /// Whether all of these operations on a path are allowed, whose links are resolved as the kernel does.
+    pub(crate) fn allows_path(&self, operations: &[&str], path: &Path) -> bool {
+        let real = real(path);
+        let real = real.to_str().expect("UTF-8");
+        operations.iter().all(|operation| self.allows(operation, &Subject::File(real)))
+    }
+}
+
+impl Rule {
+    fn parse(rule: &Value) -> Self {
+        let mut parts = rule.list_iter().expect("a list");
+        let allows = match parts.next().and_then(Value::as_symbol) {
+            Some("allow") => true,
+            Some("deny") => false,
+            other => panic!("{other:?} is no rule"),
+        };
+        let (mut operations, mut filters) = (Vec::new(), Vec::new());
+        for part in parts {
+            match part.as_symbol() {
+                Some(operation) => operations.push(operation.to_owned()),
+                None => filters.push(Filter::parse(part)),
+            }
+        }
+        assert!(!operations.is_empty(), "{rule}");
+        Self { allows, operations, filters }
+    }
+
+    /// `file-read*` means each operation that begins with `file-read`.
+    fn names(&self, operation: &str) -> bool {
+        self.operations.iter().any(|own| match own.strip_suffix('*') {
+            Some(start) => operation.starts_with(start),
+            None => own == operation,
+        })
+    }
+
+    fn is_about(&self, subject: &Subject<'_>) -> bool {
+        self.filters.is_empty() || self.filters.iter().any(|filter| filter.matches(subject))
+    }
+}
+
+impl Filter {
+    fn parse(filter: &Value) -> Self {
+        let parts: Vec<&Value> = filter.list_iter().expect("a filter").collect();
+        let name = parts[0].as_symbol().expect("a name");
+        let text = |at: usize| parts[at].as_str().or(parts[at].as_symbol()).expect("a text").to_owned();
+        match (name, parts.len()) {
+            ("literal", 2) => Self::Literal(text(1)),
+            ("subpath", 2) => Self::Subpath(text(1)),
+            ("regex", 2) => Self::Regex(Regex::new(&text(1)).expect("an expression")),
+            ("global-name", 2) => Self::Service(text(1)),
+            ("target", 2) if text(1) == "same-sandbox" => Self::SameSandbox,
+            ("remote", 3) if text(1) == "ip" => Self::Remote(text(2)),
+            _ => panic!("{filter} is unknown"),
+        }
+    }
+
+    fn matches(&self, subject: &Subject<'_>) -> bool {
+        match (self, subject) {
+            (Self::Literal(own), Subject::File(path)) => own == path,
+            (Self::Subpath(own), Subject::File(path)) => Path::new(path).starts_with(own),
+            (Self::Regex(own), Subject::File(path)) => own.is_match(path),
+            (Self::Service(own), Subject::Service(name)) => own == name,
+            (Self::Remote(own), Subject::Address(address)) => own == address,
+            _ => false,
+        }
+    }
+}
+
+/// The path that the kernel of macOS would compare: links are resolved as far as the path exists, and what is
+/// a link into `/private` there is one here too.
+pub(crate) fn real(path: &Path) -> PathBuf {
+    let existing = path.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(path);
+    let missing = path.strip_prefix(existing).unwrap_or(Path::new(""));
+    let mut real = existing.canonicalize().unwrap_or_else(|_| existing.to_owned());
+    if !missing.as_os_str().is_empty() {
+        real.push(missing);
+    }
+    match ["/tmp", "/var", "/etc"].iter().any(|link| real.starts_with(link)) {
+        true => Path::new("/private").join(real.strip_prefix("/").expect("absolute")),
+        false => real,
+    }
+}
