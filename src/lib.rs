@@ -70,6 +70,14 @@ extern crate self as kennel;
 // Layers that every system has.
 pub mod audit;
 mod caller;
+pub mod capabilities;
+// Its tests run on Linux, too, with a stand-in for what confines.
+#[cfg(any(target_os = "macos", test))]
+#[cfg_attr(
+    not(target_os = "macos"),
+    expect(dead_code, unreachable_pub, reason = "tests use a part, and nobody exports it")
+)]
+mod macos;
 mod network;
 mod policy;
 mod process;
@@ -80,8 +88,6 @@ mod sys;
 // The layers of Linux.
 #[cfg(target_os = "linux")]
 pub mod broker;
-#[cfg(target_os = "linux")]
-pub mod capabilities;
 #[cfg(target_os = "linux")]
 mod command;
 #[cfg(all(target_os = "linux", feature = "wasm"))]
@@ -171,3 +177,6 @@ mod linux {
     pub use crate::session::shell::{Shell, ShellOutput, Snippet};
     pub use crate::session::{Session, SessionBuilder};
 }
+
+#[cfg(target_os = "macos")]
+pub use macos::{child::Child, command::Command, session::Sandbox, session::Session};

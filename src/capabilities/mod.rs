@@ -1,14 +1,20 @@
 //! Capabilities: what one command may do, declared in four fields. A declaration becomes a
-//! [`Policy`](crate::policy::Policy), and [`Wrapper`] returns the confined command.
+//! [`Policy`](crate::policy::Policy), and [`wrap_command`] returns the confined command.
 
 pub(crate) mod declared;
 pub(crate) mod environment;
 #[cfg(target_os = "linux")]
 pub(crate) mod linux;
+#[cfg(any(target_os = "macos", test))]
+#[cfg_attr(not(target_os = "macos"), expect(dead_code, unreachable_pub, reason = "tests use a part"))]
+pub(crate) mod macos;
 pub(crate) mod run_limits;
 pub(crate) mod sbpl;
 
+#[cfg(target_os = "linux")]
 pub use crate::capabilities::linux::wrapper::{Wrapper, resolve_layer, run_command, wrap_command};
+#[cfg(target_os = "macos")]
+pub use crate::capabilities::macos::{resolve_layer, run_command, wrap_command};
 pub use crate::capabilities::run_limits::RunLimits;
 pub use crate::capabilities::sbpl::{SbplError, sbpl};
 

@@ -1,12 +1,16 @@
 //! Limits of one command, and an unconfined command that runs to its end with them.
 
 use std::ffi::OsStr;
-use std::process::{Command, Stdio};
+use std::future::pending;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::policy::limits::Limits;
 use crate::policy::units::Size;
 use crate::process::group::Group;
+use crate::process::output::collected;
+use crate::process::stdio::{StdioKind, connect_all};
 use crate::report::error::Error;
 use crate::report::outcome::Output;
 
@@ -50,6 +54,11 @@ impl RunLimits {
 /// Runs a command to its end, without input. Kills what it leaves in its process group. Dropping the future
 /// kills the group.
 pub(crate) async fn run(mut command: Command, program: &OsStr, limits: &RunLimits) -> Result<Output, Error> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    Group::start(&mut command, program)?.output(&limits.limits(), limits.timeout).await
+    let limits = limits.limits();
+    let ends = connect_all([StdioKind::Null, StdioKind::Piped, StdioKind::Piped], &mut command)?;
+    let mut group = Group::start(command.process_group(0), program)?;
+    // The command's ends of the pipes: they would keep its output open.
+    drop(command);
+    let (_, [stdout, stderr]) = ends.streams(&limits)?;
+    collected(stdout, stderr, group.outcome(&limits, pending())).await
 }

@@ -11,14 +11,12 @@ use crate::network::namespace::SOCKETS_HANDED_OUT;
 use crate::plan::Section;
 use crate::policy::Policy;
 use crate::policy::env::EnvBase;
-use crate::policy::network::address;
 use crate::policy::network::destination::DestinationHost;
 use crate::policy::network::proxy_variables::{self, JAVA_OPTIONS, LOOPBACK, ProxyVariables};
 use crate::policy::network::publish::Publish;
 use crate::policy::network::rule::Rules;
-use crate::policy::network::settings::{PORT, ProxyLimits, ProxyUpstream, Settings};
-use crate::policy::network::upstream::Upstream;
-use crate::policy::network::{NAME_SERVER, Network, NetworkMode, name_server};
+use crate::policy::network::settings::{PORT, ProxyUpstream, Settings};
+use crate::policy::network::{NAME_SERVER, Network, NetworkMode};
 use crate::report::enforcement::{Enforcement, Note, Protection, State};
 use crate::report::error::Error;
 use crate::report::error::policy::PolicyError;
@@ -232,36 +230,21 @@ pub(crate) fn settings(inputs: &Inputs<'_>) -> Result<Option<Settings>, Error> {
     if !asks_for_proxy(inputs) {
         return Ok(None);
     }
-    let network = &inputs.policy.network;
-    let upstream = match (&network.proxy, &network.upstream) {
-        (Some(proxy), _) => {
-            let path = inputs.caller.absolute(&proxy.unix);
-            let identity = BindSource::resolve(&path).map_or(Identity::NOTHING, |source| source.identity);
-            ProxyUpstream::Foreign { path, identity }
-        }
-        (None, Some(upstream)) => Upstream::of(upstream, &inputs.caller.environment)
-            .map_err(|reason| PolicyError::value("network.upstream", "…", reason))?
-            .map_or(ProxyUpstream::Direct, ProxyUpstream::Upstream),
-        (None, None) => ProxyUpstream::Direct,
-    };
-    let unused_upstream = match upstream {
-        ProxyUpstream::Direct => Upstream::of_environment(&inputs.caller.environment).ok().flatten(),
-        _ => None,
-    };
-    let addresses = address::networks(network.allow_addresses.iter().map(String::as_str));
+    let Inputs { policy, caller, .. } = inputs;
+    let network = &policy.network;
+    let mut settings = Settings::of(network, &caller.environment, caller.descriptors[0])?;
+    if let Some(proxy) = &network.proxy {
+        let path = caller.absolute(&proxy.unix);
+        let identity = BindSource::resolve(&path).map_or(Identity::NOTHING, |source| source.identity);
+        settings.upstream = ProxyUpstream::Foreign { path, identity };
+    }
     Ok(Some(Settings {
-        allow: rules(&network.allow),
-        deny: rules(&network.deny),
-        addresses: addresses.unwrap_or_default(),
-        upstream,
-        unused_upstream,
         notes_registries: forgets_caches(inputs),
-        name_servers: network.name_servers.iter().filter_map(|text| name_server(text)).collect(),
-        limits: ProxyLimits::of(&network.limits, inputs.caller.descriptors[0]),
         ports: if serves_connections(inputs) { served_ports(network) } else { Vec::new() },
         sockets: sockets(inputs).len(),
-        guards_answers: inputs.policy.learn,
-        wording: inputs.policy.wording,
+        guards_answers: policy.learn,
+        wording: policy.wording,
+        ..settings
     }))
 }
 

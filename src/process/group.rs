@@ -2,22 +2,20 @@
 //! nothing of. A process that leaves the group, as a daemon does, is out of reach.
 
 use std::ffi::OsStr;
+use std::future::pending;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
-use std::pin::pin;
-use std::process::{ChildStderr, ChildStdin, ChildStdout, Command};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Instant;
 
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use crate::policy::limits::Limits;
 use crate::process::cause::Cause;
 use crate::process::ending::{Facts, Refused, ending};
-use crate::process::output::{ChildOutput, CollectedOutput};
 use crate::report::error::Error;
-use crate::report::outcome::{Outcome, Output, Usage};
+use crate::report::outcome::{Outcome, Usage};
 use crate::sys::{self, ChildExit};
 
 /// A running command and what it started in its process group. Dropping this kills the group.
@@ -26,22 +24,14 @@ pub(crate) struct Group {
     leader: Pid,
     exit: ChildExit,
     begun: Instant,
+    /// Why the caller has killed it.
+    cause: Option<Cause>,
     /// Whether the leader was waited for. Until then the kernel does not reuse its number.
     is_reaped: bool,
-    /// The pipes that the command asked for.
-    pub(crate) pipes: Pipes,
-}
-
-/// The caller's ends of pipes.
-#[derive(Debug, Default)]
-pub(crate) struct Pipes {
-    pub(crate) stdin: Option<ChildStdin>,
-    pub(crate) stdout: Option<ChildStdout>,
-    pub(crate) stderr: Option<ChildStderr>,
 }
 
 impl Group {
-    /// Starts `command` as the leader of a new group. Messages call it `program`.
+    /// Starts a command that makes itself the leader of a group. Messages call it `program`.
     ///
     /// # Errors
     /// The program does not exist or cannot be executed; this process can start none.
@@ -50,7 +40,7 @@ impl Group {
     /// Outside of a tokio runtime with I/O enabled.
     pub(crate) fn start(command: &mut Command, program: &OsStr) -> Result<Self, Error> {
         let begun = Instant::now();
-        let mut child = command.process_group(0).spawn().map_err(|source| {
+        let child = command.spawn().map_err(|source| {
             let program = program.to_string_lossy().into_owned();
             match source.raw_os_error() {
                 Some(libc::ENOENT) => Error::NoProgram { program },
@@ -59,10 +49,8 @@ impl Group {
             }
         })?;
         let leader = Pid::from_raw(child.id().cast_signed());
-        let pipes =
-            Pipes { stdin: child.stdin.take(), stdout: child.stdout.take(), stderr: child.stderr.take() };
         match ChildExit::of(leader) {
-            Ok(exit) => Ok(Self { leader, exit, begun, is_reaped: false, pipes }),
+            Ok(exit) => Ok(Self { leader, exit, begun, cause: None, is_reaped: false }),
             Err(error) => {
                 end(leader);
                 Err(unwaited()(error))
@@ -70,108 +58,61 @@ impl Group {
         }
     }
 
-    /// Waits until the leader has ended.
+    /// Sends a signal to every process of the group. It is no error if there is none left.
     ///
     /// # Errors
-    /// The kernel does not tell.
-    pub(crate) async fn ended(&self) -> Result<(), Error> {
-        self.exit.ended().await.map_err(unwaited())
-    }
-
-    /// Sends a signal to every process of the group. It is no error if there is none left.
+    /// Those of killpg(2).
     pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
         match killpg(self.leader, signal) {
-            Err(nix::errno::Errno::ESRCH) => Ok(()),
+            Err(Errno::ESRCH) => Ok(()),
             sent => Ok(sent?),
         }
     }
 
-    /// Waits for the leader, up to `timeout` after its start, kills what is left of the group, and says how
-    /// the command ended. `cause` is why the caller has killed it.
+    /// Kills the group. [`outcome`](Self::outcome) says that this was the cause.
+    ///
+    /// # Errors
+    /// Those of killpg(2).
+    pub(crate) fn kill(&mut self, cause: Cause) -> io::Result<()> {
+        self.cause = Some(cause);
+        self.signal(Signal::SIGKILL)
+    }
+
+    /// Waits for the leader, kills what is left of the group, and says how the command ended. Kills it if its
+    /// time is up, or when `flood` is ready. Call it once it is done only once.
     ///
     /// # Errors
     /// The kernel does not tell how it ended: the embedding program ignores SIGCHLD.
     pub(crate) async fn outcome(
         &mut self,
         limits: &Limits,
-        timeout: Option<Duration>,
-        cause: Option<Cause>,
+        flood: impl Future<Output = Cause>,
     ) -> Result<Outcome, Error> {
+        let timeout = limits.timeout.map(|span| span.duration());
         let up = async {
             match timeout {
                 Some(timeout) => tokio::time::sleep(timeout.saturating_sub(self.begun.elapsed())).await,
-                None => std::future::pending().await,
+                None => pending().await,
             }
         };
-        let timed_out = tokio::select! {
+        let cause = tokio::select! {
             biased;
-            ended = self.ended() => ended.map(|()| None)?,
+            ended = self.exit.ended() => ended.map(|()| None).map_err(unwaited())?,
             () = up => Some(Cause::TimedOut),
+            cause = flood => Some(cause),
         };
-        self.end(limits, timeout, timed_out.or(cause)).await
-    }
-
-    /// Kills the rest of the group and waits for the leader.
-    async fn end(
-        &mut self,
-        limits: &Limits,
-        timeout: Option<Duration>,
-        cause: Option<Cause>,
-    ) -> Result<Outcome, Error> {
-        if cause.is_some() {
-            let _ = self.signal(Signal::SIGKILL);
-            self.ended().await?;
+        if let Some(cause) = cause {
+            let _ = self.kill(cause);
+            self.exit.ended().await.map_err(unwaited())?;
         }
         let duration = self.begun.elapsed();
         let _ = self.signal(Signal::SIGKILL);
         let (status, used) = sys::wait_for_child(self.leader).map_err(unwaited())?;
         self.is_reaped = true;
         let usage = Usage::from(used);
-        let (refused, full) = (Refused::default(), None);
+        let (refused, full, cause) = (Refused::default(), None, self.cause);
         let facts = Facts { status, cause, duration, usage: &usage, limits, timeout, full, refused };
         Ok(ending(&facts).outcome(&facts))
-    }
-
-    /// Runs the command to its end and collects what it writes to pipes, up to the output limit.
-    ///
-    /// # Errors
-    /// As [`outcome`](Self::outcome).
-    pub(crate) async fn output(
-        mut self,
-        limits: &Limits,
-        timeout: Option<Duration>,
-    ) -> Result<Output, Error> {
-        let [stdout, stderr] = self.outputs(limits)?;
-        let mut collected = CollectedOutput::new(stdout, stderr);
-        let outcome = {
-            let mut outcome = pin!(self.outcome(limits, timeout, None));
-            loop {
-                tokio::select! {
-                    biased;
-                    outcome = &mut outcome => break outcome?,
-                    read = collected.read(), if collected.is_open() => read?,
-                }
-            }
-        };
-        collected.end(outcome)
-    }
-
-    /// The pipes of stdout and stderr, as streams that are cut at the output limit.
-    ///
-    /// # Errors
-    /// The runtime does not accept them.
-    pub(crate) fn outputs(&mut self, limits: &Limits) -> Result<[Option<ChildOutput>; 2], Error> {
-        let cap = limits.output.map(|size| size.bytes());
-        let stream = |fd: Option<OwnedFd>| {
-            let stream = fd.map(|fd| {
-                // The standard library makes pipes that block.
-                nix::fcntl::fcntl(&fd, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))?;
-                ChildOutput::new(fd, cap)
-            });
-            stream.transpose().map_err(Error::io("read the command's output"))
-        };
-        let Pipes { stdout, stderr, .. } = &mut self.pipes;
-        Ok([stream(stdout.take().map(OwnedFd::from))?, stream(stderr.take().map(OwnedFd::from))?])
     }
 }
 

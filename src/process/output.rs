@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -260,6 +260,27 @@ impl CollectedOutput {
         outcome.count(stdout.as_ref(), stderr.as_ref());
         Ok(Output { outcome, stdout: kept_out, stderr: kept_err })
     }
+}
+
+/// The output of a command that is waited for by `outcome`.
+///
+/// # Errors
+/// Those of `outcome`; a stream cannot be read.
+pub(crate) async fn collected(
+    stdout: Option<ChildOutput>,
+    stderr: Option<ChildOutput>,
+    outcome: impl Future<Output = Result<Outcome, Error>>,
+) -> Result<Output, Error> {
+    let mut collected = CollectedOutput::new(stdout, stderr);
+    let mut outcome = pin!(outcome);
+    let outcome = loop {
+        tokio::select! {
+            biased;
+            outcome = &mut outcome => break outcome?,
+            read = collected.read(), if collected.is_open() => read?,
+        }
+    };
+    collected.end(outcome)
 }
 
 fn unread() -> impl FnOnce(io::Error) -> Error {

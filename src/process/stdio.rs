@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
+use std::process::Command;
 use std::task::{Context, Poll};
 
 use nix::errno::Errno;
@@ -11,6 +12,9 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use tokio::io::AsyncWrite;
 use tokio::net::unix::pipe;
 
+use crate::policy::limits::Limits;
+use crate::process::output::ChildOutput;
+use crate::report::error::{Error, STREAMS};
 use crate::sys;
 use crate::sys::closing::HeldFd;
 use crate::sys::inode::{FileKind, kind};
@@ -116,6 +120,54 @@ pub(crate) fn connect(kind: StdioKind, own: impl AsFd, is_input: bool) -> io::Re
         }
     };
     Ok(Connected { command_end, caller_end: None })
+}
+
+/// Gives a command of the standard library its three streams, and returns the other ends of pipes.
+///
+/// # Errors
+/// A stream cannot be opened or must not be given to a command.
+pub(crate) fn connect_all(
+    [stdin, stdout, stderr]: [StdioKind; 3],
+    command: &mut Command,
+) -> Result<Ends, Error> {
+    let [input, output, error] = STREAMS;
+    let stdin = connect(stdin, io::stdin(), true).map_err(Error::io(input))?;
+    let stdout = connect(stdout, io::stdout(), false).map_err(Error::io(output))?;
+    let stderr = connect(stderr, io::stderr(), false).map_err(Error::io(error))?;
+    command.stdin(stdin.command_end.into_own());
+    command.stdout(stdout.command_end.into_own()).stderr(stderr.command_end.into_own());
+    Ok(Ends { stdin: stdin.caller_end, stdout: stdout.caller_end, stderr: stderr.caller_end })
+}
+
+/// The caller's ends of pipes.
+pub(crate) struct Ends {
+    stdin: Option<OwnedFd>,
+    stdout: Option<OwnedFd>,
+    stderr: Option<OwnedFd>,
+}
+
+impl Ends {
+    /// As streams of the runtime; outputs are cut at the limit.
+    ///
+    /// # Errors
+    /// The runtime does not accept them.
+    pub(crate) fn streams(
+        self,
+        limits: &Limits,
+    ) -> Result<(Option<ChildStdin>, [Option<ChildOutput>; 2]), Error> {
+        let cap = limits.output.map(|size| size.bytes());
+        let output = |fd: Option<OwnedFd>| fd.map(|fd| ChildOutput::new(nonblocking(fd)?, cap)).transpose();
+        let streams = || {
+            let stdin = self.stdin.map(|fd| ChildStdin::new(nonblocking(fd)?)).transpose()?;
+            Ok((stdin, [output(self.stdout)?, output(self.stderr)?]))
+        };
+        streams().map_err(Error::io("connect the command's streams"))
+    }
+}
+
+fn nonblocking(fd: OwnedFd) -> io::Result<OwnedFd> {
+    fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok(fd)
 }
 
 /// A copy of a stream of this program.

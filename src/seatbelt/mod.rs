@@ -250,6 +250,12 @@ impl Grants {
     }
 }
 
+/// Whether every program may read a path, as one of the system; with `tools`, also of developer tools.
+pub(crate) fn is_of_system(path: &Path, tools: bool) -> bool {
+    let tools = if tools { TOOLS } else { &[] };
+    SYSTEM.iter().chain(tools).any(|place| path.starts_with(place))
+}
+
 /// What git obeys, at any depth, whatever the case of the letters: most file systems of macOS ignore it.
 /// `.git` itself is neither made nor renamed, or a directory of another name could become one.
 const GIT: &[&str] = &[

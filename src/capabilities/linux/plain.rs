@@ -8,10 +8,11 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::caller::Caller;
+use crate::capabilities::declared::check;
 use crate::capabilities::linux::granted;
 use crate::capabilities::linux::granted::{Granted, GrantedPath};
 use crate::capabilities::{Capabilities, environment};
-use crate::process::program::{c_string, executable};
+use crate::process::program::executable;
 use crate::report::error::Error;
 
 /// Builds the command. The caller spawns it.
@@ -51,12 +52,7 @@ impl PlainCommand {
     ) -> Result<Self, Error> {
         let arguments: Vec<OsString> =
             arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
-        if program.is_empty() {
-            let reason = "is empty".to_owned();
-            return Err(Error::Command { what: "program", value: String::new(), reason });
-        }
-        c_string("program", program)?;
-        arguments.iter().try_for_each(|argument| c_string("argument", argument).map(drop))?;
+        check(program, &arguments)?;
         let caller = Caller::current();
         let environment = environment::variables(&caps.env, &caller.environment, caps.engages_layer())?;
         let cwd = granted::working_directory(cwd)?;

@@ -1,15 +1,18 @@
 //! The settings of the proxy: what a policy says about the network, in the forms that decisions need. Plain
 //! data, made from a policy before anything starts.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::policy::network::NetworkLimits;
 use crate::policy::network::rule::Rules;
 use crate::policy::network::upstream::Upstream;
+use crate::policy::network::{Network, NetworkLimits, address, name_server};
+use crate::report::error::policy::PolicyError;
 use crate::report::remedy::Wording;
 use crate::sys::inode::Identity;
 
@@ -39,6 +42,42 @@ pub(crate) struct Settings {
     pub(crate) guards_answers: bool,
     /// The words for settings in answers to refused requests.
     pub(crate) wording: Wording,
+}
+
+impl Settings {
+    /// The settings of a network, without what only a sandbox has. `environment` is the caller's, which may
+    /// name an upstream proxy; `descriptors` is its limit of open descriptors.
+    ///
+    /// # Errors
+    /// The environment names an upstream proxy that is invalid.
+    pub(crate) fn of(
+        network: &Network,
+        environment: &BTreeMap<OsString, OsString>,
+        descriptors: u64,
+    ) -> Result<Self, PolicyError> {
+        let upstream = match &network.upstream {
+            Some(upstream) => Upstream::of(upstream, environment)
+                .map_err(|reason| PolicyError::value("network.upstream", "…", reason))?
+                .map_or(ProxyUpstream::Direct, ProxyUpstream::Upstream),
+            None => ProxyUpstream::Direct,
+        };
+        let unused_upstream = match upstream {
+            ProxyUpstream::Direct => Upstream::of_environment(environment).ok().flatten(),
+            _ => None,
+        };
+        let addresses = address::networks(network.allow_addresses.iter().map(String::as_str));
+        let rules = |texts: &[String]| Rules::parse(texts.iter().map(String::as_str)).unwrap_or_default();
+        Ok(Self {
+            allow: rules(&network.allow),
+            deny: rules(&network.deny),
+            addresses: addresses.unwrap_or_default(),
+            upstream,
+            unused_upstream,
+            name_servers: network.name_servers.iter().filter_map(|text| name_server(text)).collect(),
+            limits: ProxyLimits::of(&network.limits, descriptors),
+            ..Self::default()
+        })
+    }
 }
 
 /// How the proxy connects to allowed destinations.

@@ -1,0 +1,442 @@
+//! Commands on a stand-in for `sandbox-exec`, which decides by the profile what a command could do. It is
+//! built as an example: `cargo test` builds those first, `cargo test --lib` does not.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::macos::cell::Cell;
+use crate::macos::session::{Sandbox, Session};
+use crate::policy::Policy;
+use crate::policy::audit::Audit;
+use crate::policy::env::{Env, EnvBase};
+use crate::policy::limits::Limits;
+use crate::policy::mount::Mount;
+use crate::policy::network::NetworkMode;
+use crate::policy::profile::{Git, Isolation, Profile, TmpLife};
+use crate::policy::require::Requirement;
+use crate::policy::units::Size;
+use crate::process::stdio::Stdio;
+use crate::report::enforcement::{Level, Protection, State};
+use crate::report::error::Error;
+use crate::report::failure::Limit;
+use crate::report::outcome::{Ended, Output};
+use crate::sys::signal::Signal;
+
+/// The stand-in, in the directory of examples beside that of this test.
+fn stand_in() -> PathBuf {
+    let own = std::env::current_exe().expect("a path");
+    let place = own.parent().and_then(Path::parent).expect("a directory").join("examples/sandbox-exec");
+    assert!(place.exists(), "cargo build --example sandbox-exec");
+    place
+}
+
+/// A workspace with a program that attempts what its arguments say.
+struct World {
+    _directory: TempDir,
+    workspace: PathBuf,
+}
+
+impl World {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let workspace = fs::canonicalize(directory.path()).expect("a path").join("w");
+        fs::create_dir(&workspace).expect("a workspace");
+        let world = Self { _directory: directory, workspace };
+        world.program("attempt", "");
+        world
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.workspace.join(name)
+    }
+
+    /// What is beside the workspace.
+    fn beside(&self, name: &str) -> PathBuf {
+        self.workspace.with_file_name(name)
+    }
+
+    fn program(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).expect("a program");
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).expect("a mode");
+    }
+
+    fn policy(&self) -> Policy {
+        Policy::profile(Profile::RepoWrite, &self.workspace)
+    }
+
+    fn cell(policy: &Policy) -> Cell {
+        Cell::with(policy, stand_in()).expect("a policy")
+    }
+
+    fn sandbox(policy: &Policy) -> Sandbox {
+        Sandbox::of(Self::cell(policy))
+    }
+}
+
+async fn run(sandbox: &Sandbox, script: &str) -> Output {
+    sandbox.command("/bin/sh").args(["-c", script]).output().await.expect("it runs")
+}
+
+/// Whether a command could do this.
+async fn may(world: &World, policy: &Policy, operation: &str, subject: impl AsRef<Path>) -> bool {
+    let mut command = World::sandbox(policy).command(world.path("attempt"));
+    let output = command.arg(operation).arg(subject.as_ref()).output().await.expect("an answer");
+    output.outcome.exit_code() == 0
+}
+
+fn refusal(policy: &Policy) -> Error {
+    Cell::with(policy, stand_in()).expect_err("refused")
+}
+
+#[tokio::test]
+async fn a_command_has_its_streams_its_directory_and_its_status() {
+    let world = World::new();
+    let sandbox = World::sandbox(&world.policy());
+    let output = run(&sandbox, "pwd; echo err >&2; cat; exit 3").await;
+    assert_eq!(output.stdout, format!("{}\n", world.workspace.display()).into_bytes());
+    assert_eq!(output.stderr, b"err\n");
+    assert_eq!((output.outcome.exit_code(), output.outcome.ended), (3, Ended::Exited));
+    assert_eq!(output.outcome.stdout_bytes, Some(output.stdout.len() as u64));
+    let echoed = sandbox.command("cat").output_with_input(b"typed").await.expect("it runs");
+    assert_eq!(echoed.stdout, b"typed");
+    let signaled = run(&sandbox, "kill -TERM $$").await;
+    assert_eq!(signaled.outcome.exit_code(), 128 + 15);
+    let mut child =
+        sandbox.command("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().await.expect("it");
+    child.stdin.take().expect("a pipe").write_all(b"more").await.expect("it reads");
+    let output = child.wait_with_output().await.expect("its end");
+    assert_eq!(output.stdout, b"more");
+}
+
+#[tokio::test]
+async fn what_is_not_granted_is_refused() {
+    let world = World::new();
+    fs::create_dir(world.beside("granted")).expect("a directory");
+    fs::create_dir(world.beside("readable")).expect("a directory");
+    let policy = world.policy().read_write(world.beside("granted")).read_only(world.beside("readable"));
+    for (operation, path, expected) in [
+        ("file-write-create", world.path("new"), true),
+        ("file-read-data", world.path("attempt"), true),
+        ("file-write-create", world.beside("granted/new"), true),
+        ("file-read-data", world.beside("readable/x"), true),
+        ("file-write-create", world.beside("readable/x"), false),
+        ("file-read-data", world.beside("other"), false),
+        ("file-write-create", world.beside("other"), false),
+        ("file-write-create", "/usr/bin/x".into(), false),
+        ("file-read-data", "/usr/bin/env".into(), true),
+        ("file-write-create", "/tmp/x".into(), false),
+        ("file-read-data", "/Users/you/x".into(), false),
+        ("file-write-data", "/dev/null".into(), true),
+    ] {
+        assert_eq!(may(&world, &policy, operation, &path).await, expected, "{operation} {}", path.display());
+    }
+    assert!(!may(&world, &policy, "signal", "1").await);
+    assert!(!may(&world, &policy, "mach-lookup", "com.apple.securityd").await);
+    let read = Policy::profile(Profile::ReadOnly, &world.workspace);
+    assert!(!may(&world, &read, "file-write-create", world.path("new")).await);
+    let all = Policy::profile(Profile::FullDev, &world.workspace);
+    assert!(may(&world, &all, "file-read-data", world.beside("other")).await);
+    assert!(!may(&world, &all, "file-write-create", world.beside("other")).await);
+}
+
+#[tokio::test]
+async fn links_lead_nowhere_else() {
+    let world = World::new();
+    fs::write(world.beside("secret"), "x").expect("a file");
+    symlink(world.beside("secret"), world.path("link")).expect("a link");
+    symlink(&world.workspace, world.beside("way")).expect("a link");
+    assert!(!may(&world, &world.policy(), "file-read-data", world.path("link")).await);
+    let by_link = Policy::profile(Profile::RepoWrite, world.beside("way"));
+    assert!(may(&world, &by_link, "file-write-create", world.path("new")).await, "the real path counts");
+}
+
+#[tokio::test]
+async fn hostile_names_grant_nothing_more() {
+    let world = World::new();
+    let name = "a\")(allow default)(\"\n(allow file-write*)";
+    let granted = world.beside(name);
+    fs::create_dir(&granted).expect("a directory");
+    let policy = world.policy().read_write(&granted);
+    assert!(may(&world, &policy, "file-write-create", granted.join("x")).await);
+    assert!(!may(&world, &policy, "file-write-create", world.beside("other")).await);
+}
+
+#[tokio::test]
+async fn secrets_masks_and_protected_paths_hold_in_what_is_granted() {
+    let world = World::new();
+    for name in ["keys", "docs", ".git/hooks"] {
+        fs::create_dir_all(world.path(name)).expect("a directory");
+    }
+    fs::write(world.path("docs/policy"), "").expect("a file");
+    let policy = world.policy().mask(world.path("keys")).protect("docs").mask(world.path("later"));
+    for (operation, name, expected) in [
+        ("file-read-data", "keys/a", false),
+        ("file-read-data", "later", false),
+        ("file-write-create", "later", false),
+        ("file-read-data", "docs/policy", true),
+        ("file-write-data", "docs/policy", false),
+        ("file-write-create", ".git/hooks/pre-commit", false),
+        ("file-write-create", ".GIT/hooks/pre-commit", false),
+        ("file-write-create", ".git/index", true),
+        ("file-write-unlink", ".git", false),
+    ] {
+        assert_eq!(may(&world, &policy, operation, world.path(name)).await, expected, "{operation} {name}");
+    }
+    let trusted = world.policy().git(Git::Trust);
+    assert!(may(&world, &trusted, "file-write-create", world.path(".git/hooks/pre-commit")).await);
+    let home = std::env::var_os("HOME").map(PathBuf::from).expect("a home");
+    if home.join(".ssh").is_dir() {
+        let policy = Policy::profile(Profile::FullDev, &world.workspace);
+        assert!(!may(&world, &policy, "file-read-data", home.join(".ssh/id_rsa")).await);
+    }
+}
+
+#[tokio::test]
+async fn each_command_has_a_temporary_directory_which_goes_with_it() {
+    let world = World::new();
+    let sandbox = World::sandbox(&world.policy());
+    let script = "test -d \"$TMPDIR\" && test \"$TMPDIR\" = \"$TMP\" && touch $TMPDIR/x && echo $TMPDIR";
+    let path = |output: Output| PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim_end());
+    let (first, second) = (path(run(&sandbox, script).await), path(run(&sandbox, script).await));
+    assert!(first.is_absolute() && first != second && !first.exists() && !second.exists());
+    let shared = World::sandbox(&world.policy().tmp(TmpLife::Session));
+    let (first, second) = (path(run(&shared, script).await), path(run(&shared, script).await));
+    assert!(first == second && first.join("x").exists());
+    drop(shared);
+    assert!(!first.exists());
+}
+
+#[tokio::test]
+async fn the_environment_is_that_of_linux() {
+    let world = World::new();
+    let policy = world.policy().set_env("MINE", "1");
+    let printed = run(&World::sandbox(&policy), "env").await;
+    let printed = String::from_utf8(printed.stdout).expect("text");
+    assert!(printed.contains("MINE=1\n") && printed.contains("HOME="));
+    assert!(!printed.contains("CARGO_PKG_NAME="), "the scrubbed base");
+    assert!(printed.contains("https_proxy=http://127.0.0.1:"), "a proxy that only refuses");
+    let env = Env { base: EnvBase::Inherit, ..Env::default() };
+    let printed = run(&World::sandbox(&world.policy().env(env)), "env").await;
+    assert!(String::from_utf8(printed.stdout).expect("text").contains("CARGO_PKG_NAME="));
+    let mut bare = World::sandbox(&policy).command("/usr/bin/env");
+    let printed = bare.env_clear().env("A", "b").output().await.expect("it runs");
+    assert_eq!(printed.stdout, b"A=b\n");
+}
+
+#[tokio::test]
+async fn a_timeout_kills_the_group() {
+    let world = World::new();
+    let policy = world.policy().timeout(Duration::from_millis(300));
+    let output = run(&World::sandbox(&policy), "sleep 60 & echo $! >pid; sleep 60").await;
+    assert_eq!((output.outcome.exit_code(), output.outcome.ended), (124, Ended::TimedOut));
+    assert_eq!(output.outcome.limit, Some(Limit::WallTime));
+    is_gone(&world.path("pid")).await;
+    let mut short = World::sandbox(&world.policy()).command("sleep");
+    let outcome = short.arg("60").timeout(Duration::from_millis(50)).status().await.expect("its end");
+    assert_eq!(outcome.exit_code(), 124);
+}
+
+/// Waits until the process in a file has ended.
+async fn is_gone(file: &Path) {
+    let number: i32 = fs::read_to_string(file).expect("a number").trim().parse().expect("a number");
+    for _ in 0..200 {
+        let state = fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+        // A zombie waits for its parent, whoever that is now.
+        if state.is_empty() || state.contains(") Z ") {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{number} still runs");
+}
+
+#[tokio::test]
+async fn dropping_and_killing_a_child_ends_its_group() {
+    let world = World::new();
+    let sandbox = World::sandbox(&world.policy());
+    let spawn = async || {
+        let script = "sleep 60 & echo $! >pid; echo ready; wait";
+        let mut command = sandbox.command("/bin/sh");
+        let mut child = command.args(["-c", script]).stdout(Stdio::piped()).spawn().await.expect("it runs");
+        let mut ready = [0; 6];
+        child.stdout.as_mut().expect("a pipe").read_exact(&mut ready).await.expect("it says so");
+        child
+    };
+    drop(spawn().await);
+    is_gone(&world.path("pid")).await;
+    let mut child = spawn().await;
+    let outcome = child.kill().await.expect("its end");
+    assert_eq!(outcome.ended, Ended::Killed);
+    assert_eq!(child.wait().await.expect("the same"), outcome);
+    is_gone(&world.path("pid")).await;
+    let mut child = spawn().await;
+    child.signal(Signal::TERM).expect("sent");
+    assert_eq!(child.wait().await.expect("its end").exit_code(), 128 + 15);
+    child.signal(Signal::TERM).expect("it has ended");
+}
+
+#[tokio::test]
+async fn limits_hold_that_a_process_can_have() {
+    let world = World::new();
+    let limits = Limits {
+        open_files: Some(20),
+        file_size: Some(Size::from_bytes(4096)),
+        output: Some(Size::from_bytes(10)),
+        ..Limits::default()
+    };
+    let policy = world.policy().limits(limits);
+    let output = run(&World::sandbox(&policy), "ulimit -n; ulimit -c; yes | head -c 100").await;
+    assert!(output.outcome.truncated && output.stdout.starts_with(b"20\n0\n"), "{output:?}");
+    let state = |name| output.outcome.enforcement.get(name).expect("an entry").state;
+    assert_eq!(state(Protection::OpenFiles), State::Enforced);
+    let output = run(&World::sandbox(&policy), "head -c 10000 /dev/zero >big").await;
+    assert!(
+        !output.outcome.status.success() && fs::metadata(world.path("big")).expect("a file").len() == 4096
+    );
+    let ends = Limits { output: Some(Size::from_bytes(10)), output_ends: true, ..Limits::default() };
+    let output = run(&World::sandbox(&world.policy().limits(ends)), "yes; sleep 60").await;
+    assert_eq!(output.outcome.limit, Some(Limit::Output));
+}
+
+#[tokio::test]
+async fn the_proxy_lets_through_what_is_allowed() {
+    let world = World::new();
+    let origin = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = origin.local_addr().expect("an address").port();
+    let policy = world.policy().allow(format!("127.0.0.1:{port}"));
+    let cell = Arc::new(World::cell(&policy));
+    let proxy = cell.proxy().await.expect("a proxy").expect("a proxy").port;
+    let connect = async |destination: String| {
+        let mut stream = TcpStream::connect(("127.0.0.1", proxy)).await.expect("the proxy");
+        let request = format!("CONNECT {destination} HTTP/1.1\r\nHost: {destination}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.expect("an answer");
+        (String::from_utf8_lossy(&answer[9..]).into_owned(), stream)
+    };
+    let (status, mut stream) = connect(format!("127.0.0.1:{port}")).await;
+    assert_eq!(status, "200");
+    stream.write_all(b"hello").await.expect("sent");
+    let (mut served, _) = origin.accept().await.expect("a connection");
+    let mut heard = [0; 5];
+    served.read_exact(&mut heard).await.expect("bytes");
+    assert_eq!(&heard, b"hello");
+    assert_eq!(connect("127.0.0.1:1".to_owned()).await.0, "403");
+    let reaches =
+        async |policy: &Policy, address: &str| may(&world, policy, "network-outbound", address).await;
+    assert!(!reaches(&policy, &format!("localhost:{port}")).await, "only the proxy, at a port of its own");
+    assert!(!reaches(&policy, "192.0.2.1:443").await);
+    assert!(!reaches(&world.policy().network_mode(NetworkMode::None), "localhost:80").await);
+    assert!(reaches(&world.policy().network_mode(NetworkMode::Host), "192.0.2.1:443").await);
+}
+
+#[tokio::test]
+async fn what_the_proxy_refuses_is_in_the_outcome() {
+    let world = World::new();
+    let policy = world.policy().allow("example.com:443");
+    let script = "printf 'CONNECT 192.0.2.9:443 HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n' | \
+         python3 -c 'import socket, sys, os; \
+         s = socket.create_connection((\"127.0.0.1\", int(os.environ[\"http_proxy\"].split(\":\")[-1].strip(\"/\")))); \
+         s.sendall(sys.stdin.buffer.read()); print(s.recv(100)[9:12].decode())'";
+    let output = run(&World::sandbox(&policy), script).await;
+    assert_eq!(output.stdout, b"403\n", "{output:?}");
+    assert!(output.outcome.denials.iter().any(|denial| denial.subject == "192.0.2.9:443"), "{output:?}");
+}
+
+#[tokio::test]
+async fn the_report_says_what_macos_lacks() {
+    let world = World::new();
+    let outcome = run(&World::sandbox(&world.policy()), "true").await.outcome;
+    assert_eq!(outcome.enforcement.level(), Level::Partial);
+    for (name, state) in [
+        (Protection::UserNamespace, State::Off),
+        (Protection::Seccomp, State::Off),
+        (Protection::Landlock, State::Off),
+        (Protection::Root, State::Degraded),
+        (Protection::NetworkNamespace, State::Degraded),
+        (Protection::Proxy, State::Degraded),
+        (Protection::ProtectedPaths, State::Degraded),
+        (Protection::CoreDumps, State::Enforced),
+    ] {
+        assert_eq!(outcome.enforcement.get(name).expect("an entry").state, state, "{name}");
+    }
+    for name in Protection::ALL {
+        assert!(outcome.enforcement.get(name).is_some() || name == Protection::Proxy, "{name} has no entry");
+    }
+}
+
+#[test]
+fn what_macos_cannot_hold_is_refused() {
+    let world = World::new();
+    let usual = || world.policy();
+    let ci = refusal(&Policy::profile(Profile::CiOnly, &world.workspace));
+    assert!(matches!(ci, Error::Unavailable { .. }) && ci.remedy().is_some(), "{ci:?}");
+    for name in [Protection::Seccomp, Protection::Landlock, Protection::PidNamespace] {
+        let error = refusal(&usual().require(name, Requirement::Required));
+        assert!(matches!(error, Error::Unavailable { protection, .. } if protection == name), "{error:?}");
+    }
+    let memory = Limits { memory: Some(Size::from_bytes(64 << 20)), ..Limits::default() };
+    let error = refusal(&usual().limits(memory.clone()));
+    assert!(matches!(error, Error::Unavailable { protection: Protection::Memory, .. }), "{error:?}");
+    let optional = usual().limits(memory).require(Protection::Memory, Requirement::IfAvailable);
+    let cell = World::cell(&optional);
+    assert_eq!(cell.enforcement.get(Protection::Memory).expect("an entry").state, State::Off);
+    let elsewhere = Mount::ReadOnly { source: "/usr".into(), target: Some("/data".into()) };
+    for (policy, key) in [
+        (usual().mount(elsewhere), "mounts[0]"),
+        (usual().tmpfs("/data", None), "mounts[0]"),
+        (usual().mask("*.key"), "mounts[0]"),
+        (usual().protect("*.key"), "protect"),
+        (usual().publish("3000"), "network.publish"),
+        (usual().isolation(Isolation::Session), "isolation"),
+        (usual().hostname("box"), "hostname"),
+        (usual().git(Git::ReadOnly), "git"),
+        (Policy { learn: true, ..usual() }, "learn"),
+    ] {
+        let error = refusal(&policy);
+        assert!(matches!(error, Error::Policy(_)) && error.chain().contains(key), "{key}: {}", error.chain());
+    }
+}
+
+#[tokio::test]
+async fn errors_of_a_start_are_those_of_linux() {
+    let world = World::new();
+    let sandbox = World::sandbox(&world.policy());
+    fs::write(world.path("text"), "").expect("a file");
+    let error = async |program: &str| sandbox.command(program).output().await.expect_err("no program");
+    assert!(matches!(error("absent").await, Error::NotFound { .. }));
+    assert!(matches!(error("./text").await, Error::NotExecutable { .. }));
+    assert!(matches!(error("").await, Error::Command { .. }));
+    assert!(matches!(error("a\0b").await, Error::Command { .. }));
+    for directory in ["/Users", "absent", "attempt", "/"] {
+        let error = sandbox.command("true").current_dir(directory).output().await.expect_err(directory);
+        assert!(matches!(error, Error::Command { .. }), "{error:?}");
+    }
+    let cell = Cell::with(&world.policy(), "/absent/sandbox-exec".into()).expect("a policy");
+    let error = Session::with(cell).await.expect_err("no sandbox-exec");
+    assert!(error.chain().contains("/absent/sandbox-exec is missing"), "{error:?}");
+    for policy in [Policy::profile(Profile::RepoWrite, "/absent"), world.policy().read_only("/absent")] {
+        assert!(matches!(refusal(&policy), Error::Grant { .. }));
+    }
+}
+
+#[tokio::test]
+async fn a_session_is_tried_and_audited() {
+    let world = World::new();
+    let log = world.path("log");
+    let policy = world.policy().audit(Audit::new(&log));
+    let session = Session::with(World::cell(&policy)).await.expect("a session");
+    assert_eq!(session.directory(), world.workspace);
+    let output = session.command("true").output().await.expect("it runs");
+    assert!(output.outcome.audit_id.is_some());
+    let lines = fs::read_to_string(&log).expect("a log");
+    assert!(lines.lines().filter(|line| line.contains("\"exit\"")).count() == 2, "{lines}");
+    assert!(!may(&world, &policy, "file-write-data", &log).await, "commands do not write it");
+}

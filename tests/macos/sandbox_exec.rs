@@ -1,0 +1,43 @@
+//! A stand-in for sandbox-exec(1) of macOS: `sandbox-exec -p PROFILE PROGRAM ARG…`.
+//!
+//! It reads the profile with parsers that are not Kennel's. It starts the program if the profile allows that,
+//! without confining it, so that streams, signals, limits and ends are real. What a confined program could do
+//! is asked with a program named `attempt`: `attempt OPERATION SUBJECT` ends with 0 if the profile allows the
+//! operation, and with 1 if not.
+
+use std::env;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+#[path = "judge.rs"]
+mod judge;
+
+use judge::{Profile, Subject, real};
+
+fn main() -> ExitCode {
+    let mut words = env::args().skip(1);
+    assert_eq!(words.next().as_deref(), Some("-p"));
+    let profile = Profile::parse(&words.next().expect("a profile"));
+    let program = words.next().expect("a program");
+    let rest: Vec<String> = words.collect();
+    let shown = |path: &str| real(Path::new(path)).to_string_lossy().into_owned();
+    if !program.ends_with("/attempt") {
+        if !profile.allows("process-exec", &Subject::File(&shown(&program))) {
+            // sysexits(3): what the real one says is EX_NOPERM too.
+            eprintln!("sandbox-exec: execvp() of '{program}' failed: Operation not permitted");
+            return ExitCode::from(71);
+        }
+        let error = Command::new(&program).args(rest).exec();
+        panic!("{program}: {error}");
+    }
+    let [operation, subject] = &*rest else { panic!("attempt OPERATION SUBJECT") };
+    let path = shown(subject);
+    let subject = match operation.split('-').next() {
+        Some("network") if !subject.starts_with('/') => Subject::Address(subject),
+        Some("mach") => Subject::Service(subject),
+        Some("signal") => Subject::Stranger,
+        _ => Subject::File(&path),
+    };
+    ExitCode::from(u8::from(!profile.allows(operation, &subject)))
+}
