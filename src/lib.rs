@@ -72,7 +72,7 @@ mod host;
 #[doc(hidden)]
 pub mod internal;
 mod launch;
-mod network;
+pub mod network;
 pub mod overlay;
 mod plan;
 mod policy;

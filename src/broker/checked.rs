@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::audit::trail::Origin;
 use crate::broker::paths::Resolved;
 use crate::policy::units::Size;
 use crate::report::error::spawn::{CredentialError, Hash};
@@ -36,6 +37,8 @@ pub struct CheckedSpawn {
     pub(crate) manifest: Option<PathBuf>,
     pub(crate) hosts: Vec<String>,
     pub(crate) limits: Effective,
+    /// What its records in the audit log name.
+    pub(crate) origin: Origin,
 }
 
 impl CheckedSpawn {
@@ -57,6 +60,7 @@ impl CheckedSpawn {
             manifest: None,
             hosts: Vec::new(),
             limits,
+            origin: Origin::default(),
         }
     }
 

@@ -31,6 +31,7 @@ pub use crate::report::error::spawn::{CredentialError, SpawnError};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::host::caller::Caller;
 use crate::policy::audit::Audit;
@@ -121,11 +122,16 @@ impl SpawnPolicy {
     /// # Errors
     /// The log cannot be opened, or programs of the manifest could replace it: see
     /// [`check_outside`](Self::check_outside).
-    pub fn audit(mut self, audit: impl Into<Audit>) -> Result<Self, SpawnError> {
-        let audit = audit.into();
+    pub fn audit(self, audit: impl Into<Audit>) -> Result<Self, SpawnError> {
+        let connector = self.manifest.name().map(Arc::from);
+        self.audited(audit.into(), connector)
+    }
+
+    /// As [`audit`](Self::audit), for a connector of this name.
+    pub(crate) fn audited(mut self, audit: Audit, connector: Option<Arc<str>>) -> Result<Self, SpawnError> {
         // Check the path before anything is created there.
         self.check_outside("audit log", &audit.path)?;
-        self.audit = Some(run::BrokerAudit::open(audit)?);
+        self.audit = Some(run::BrokerAudit::open(audit, connector)?);
         Ok(self)
     }
 
@@ -155,7 +161,7 @@ impl SpawnPolicy {
         self.rendered(name, values).or_else(|error| {
             let known = self.manifest.spawn.operations.get(name).map(|operation| operation.program.clone());
             let asked = Envelope { program: known.unwrap_or_default(), ..Envelope::default() };
-            let id = self.record(&asked, Err(&error), "denied")?;
+            let id = self.record(&asked, Err(&error), "denied", None)?;
             Err(error.recorded(id))
         })
     }
@@ -197,8 +203,14 @@ impl SpawnPolicy {
     pub fn check(&self, envelope: &Envelope) -> Result<CheckedSpawn, SpawnError> {
         let checked = self.checked(envelope);
         let decision = if checked.is_ok() { "allowed" } else { "denied" };
-        let id = self.record(envelope, checked.as_ref(), decision)?;
-        checked.map_err(|error| error.recorded(id))
+        let id = self.record(envelope, checked.as_ref(), decision, None)?;
+        match checked {
+            Ok(spawn) => Ok(CheckedSpawn {
+                origin: self.audit.as_ref().map(|own| own.origin(id)).unwrap_or_default(),
+                ..spawn
+            }),
+            Err(error) => Err(error.recorded(id)),
+        }
     }
 
     /// Checks an envelope and runs its program to the end, in a sandbox with exactly what the manifest
@@ -222,7 +234,7 @@ impl SpawnPolicy {
         match run::run(&spawn, audit, resolver).await {
             Ok(output) => Ok(output),
             Err(error) => {
-                let id = self.record(envelope, Err(&error), "failed")?;
+                let id = self.record(envelope, Err(&error), "failed", spawn.origin.spawn.as_deref())?;
                 Err(error.recorded(id))
             }
         }

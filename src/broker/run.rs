@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::audit::log::Log;
 use crate::audit::record::{ArgumentsShape, Record, SpawnRecord};
-use crate::audit::trail::Trail;
+use crate::audit::trail::{Origin, Trail};
 use crate::broker::SpawnPolicy;
 use crate::broker::checked::{CheckedSpawn, CredentialResolver, Effective};
 use crate::broker::envelope::Envelope;
@@ -81,7 +81,7 @@ fn sandbox(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<&OwnProgram>
     let (host, caller) = (Host::detect_for(&policy), Caller::current());
     let compiled = compile::compile_program(&policy, &host, &caller, own)?;
     let images = Images::new(inputs::spawn_options(&policy, &host, &caller))?;
-    Ok(Sandbox::once(Prepared::new(compiled, images)?))
+    Ok(Sandbox::once(Prepared::new(compiled, images)?.with_origin(spawn.origin.clone())))
 }
 
 /// The policy of the spawn. It has no workspace.
@@ -146,18 +146,25 @@ pub(crate) struct BrokerAudit {
 impl BrokerAudit {
     /// # Errors
     /// The log cannot be opened.
-    pub(crate) fn open(audit: Audit) -> Result<Self, Error> {
+    pub(crate) fn open(audit: Audit, connector: Option<Arc<str>>) -> Result<Self, Error> {
         // Arguments may hold secret values here, so never log them.
         let path =
             std::path::absolute(&audit.path).map_err(Error::io("find the directory of the audit log"))?;
         let audit = Audit { path, arguments: false, ..audit };
-        let trail = Trail::new(Some(&Arc::new(Log::open(&audit)?)));
+        let origin = Origin { connector, spawn: None };
+        let trail = Trail::new(Some(&Arc::new(Log::open(&audit)?)), origin);
         Ok(Self { audit, trail })
+    }
+
+    /// Whom the sandbox of a spawn is about. `id` is that of the record that allowed the spawn.
+    pub(crate) fn origin(&self, id: Option<String>) -> Origin {
+        Origin { spawn: id.map(Into::into), ..self.trail.origin().clone() }
     }
 }
 
 impl SpawnPolicy {
-    /// Records a decision and returns the id of the record.
+    /// Records a decision and returns the id of the record. `allowed` is the record of an earlier decision
+    /// about the same spawn.
     ///
     /// # Errors
     /// The record cannot be written, and the log is `fail_closed`.
@@ -166,12 +173,14 @@ impl SpawnPolicy {
         envelope: &Envelope,
         found: Result<&CheckedSpawn, &SpawnError>,
         decision: &'static str,
+        allowed: Option<&str>,
     ) -> Result<Option<String>, SpawnError> {
         let Some(audit) = &self.audit else { return Ok(None) };
         let operation = found.ok().and_then(CheckedSpawn::operation);
         let failure = found.err().map(SpawnError::failure);
         let written = audit.trail.write(None, || {
             Record::Spawn(SpawnRecord {
+                allowed,
                 decision,
                 program: &envelope.program,
                 operation,

@@ -192,9 +192,8 @@ impl CallContext {
     }
 
     fn sender(&self) -> Sender<'_> {
-        let Loaded { name, client, rules, manifest, proxy, max_body, .. } = &*self.program;
+        let Loaded { client, rules, manifest, proxy, max_body, .. } = &*self.program;
         Sender {
-            connector: name,
             client: &**client,
             granted: HostGrants {
                 manifest: GrantedHosts { rules, hosts: &manifest.hosts },

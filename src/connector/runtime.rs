@@ -12,7 +12,7 @@ use wasmtime::{
 };
 
 use crate::audit::log::Log;
-use crate::audit::trail::Trail;
+use crate::audit::trail::{Origin, Trail};
 use crate::broker::SpawnPolicy;
 use crate::broker::manifest::Manifest;
 use crate::connector::cache::{Cache, Code};
@@ -214,7 +214,9 @@ impl Runtime {
         let settings =
             Settings { allow: rules.clone(), addresses: shared.addresses.clone(), ..Settings::default() };
         let gate = Arc::new(Gate::new(Arc::new(settings))?);
-        let trail = Trail::new(shared.audit.as_ref().map(|(_, log)| log));
+        let own_name: Arc<str> = name(manifest).into();
+        let origin = Origin { connector: Some(Arc::clone(&own_name)), spawn: None };
+        let trail = Trail::new(shared.audit.as_ref().map(|(_, log)| log), origin);
         let proxy = Arc::new(Proxy::new(&gate, &trail));
         let client = shared.client.clone().unwrap_or_else(|| {
             let (proxy, tls) = (Arc::clone(&proxy), Arc::clone(&shared.tls));
@@ -230,10 +232,10 @@ impl Runtime {
             }
         }
         if let Some((audit, _)) = &shared.audit {
-            spawns = spawns.audit(audit.clone()).map_err(Error::from)?;
+            spawns = spawns.audited(audit.clone(), Some(Arc::clone(&own_name))).map_err(Error::from)?;
         }
         Ok(Loaded {
-            name: name(manifest).into(),
+            name: own_name,
             manifest: manifest.clone(),
             rules,
             client,

@@ -22,6 +22,9 @@ use crate::sys::locked;
 /// What a program should know that asks the proxy for its own loopback.
 const OWN_SERVER: &str = " (a server in the sandbox is reached without the proxy, see no_proxy)";
 
+/// What allows a host that a manifest does not list.
+pub(crate) const IN_MANIFEST: &str = "add it to capabilities.network.hosts of the manifest";
+
 /// Why a connection is refused or has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
@@ -160,7 +163,10 @@ impl ProxyRefusal {
     }
 
     /// What would allow it, for a [`Denial`].
-    fn remedy(&self) -> Option<Remedy> {
+    fn remedy(&self, by_manifest: bool) -> Option<Remedy> {
+        if by_manifest {
+            return matches!(self.reason, Reason::NotAllowed).then(|| IN_MANIFEST.into());
+        }
         match (&self.reason, self.setting()) {
             (Reason::Denied(rule), _) => Some(remedy!["remove ", SettingKey::Deny.to(rule), " to allow it"]),
             (Reason::NotAllowed, Some(allow)) if self.destination.is_none() => {
@@ -170,19 +176,19 @@ impl ProxyRefusal {
         }
     }
 
-    /// What a [`Denial`] says.
-    fn denial(&self) -> Denial {
-        let preset = self.preset();
+    /// What a [`Denial`] says. A manifest lists hosts one by one, and has no other setting.
+    fn denial(&self, by_manifest: bool) -> Denial {
+        let preset = self.preset().filter(|_| !by_manifest);
         let reason = match self.reason {
             Reason::Malformed(_) | Reason::Method(_) => format!("the proxy refuses it: {self}"),
             _ => self.to_string(),
         };
         let is_loopback = self.destination.as_ref().is_some_and(|to| to.host.is_loopback());
         Denial {
-            remedy: self.remedy(),
+            remedy: self.remedy(by_manifest),
             preset: preset.map(Preset::word),
             is_update_check: preset.is_some_and(Preset::has_update_checks),
-            is_unlisted: matches!(self.reason, Reason::NotAllowed) && !is_loopback,
+            is_unlisted: matches!(self.reason, Reason::NotAllowed) && !is_loopback && !by_manifest,
             ..Denial::new(Protection::Proxy, self.subject.clone(), reason, Basis::Observed)
         }
     }
@@ -244,6 +250,8 @@ const MAX_BACKLOG: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(crate) struct Denials {
     log: Mutex<Log>,
+    /// Whether a manifest lists what is allowed.
+    by_manifest: bool,
 }
 
 #[derive(Default)]
@@ -293,6 +301,10 @@ impl Log {
 }
 
 impl Denials {
+    pub(crate) fn new(by_manifest: bool) -> Self {
+        Self { log: Mutex::default(), by_manifest }
+    }
+
     /// Keeps a denial, or a failure. Returns when the client may get its answer, if that is later.
     pub(crate) fn add(&self, refusal: &ProxyRefusal, has_unused_upstream: bool) -> Option<Instant> {
         if let Some(cause) = refusal.cause() {
@@ -304,7 +316,7 @@ impl Denials {
             log.failures.add(count, NetworkFailure { destination, cause, reason, has_unused_upstream });
             return log.delay();
         }
-        let denial = refusal.denial();
+        let denial = refusal.denial(self.by_manifest);
         tracing::info!(subject = refusal.subject, reason = denial.reason, "denied");
         let mut log = self.lock();
         log.count += 1;

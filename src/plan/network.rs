@@ -24,7 +24,7 @@ use crate::report::error::policy::PolicyError;
 use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{SettingKey, Wording, remedy};
 use crate::sys::inode::Identity;
-use crate::view::inputs::Inputs;
+use crate::view::inputs::{Inputs, Subject};
 use crate::view::layers::forgets_caches;
 use crate::view::paths::source::BindSource;
 use crate::view::{Node, View, desktop};
@@ -316,6 +316,8 @@ pub(crate) fn settings(inputs: &Inputs<'_>) -> Result<Option<Settings>, Error> {
         sockets: sockets(inputs).len(),
         guards_answers: inputs.policy.learn,
         wording: inputs.policy.wording,
+        by_manifest: matches!(inputs.subject, Subject::Program(_)),
+        connect_only: false,
     }))
 }
 
@@ -435,6 +437,10 @@ pub(crate) struct Settings {
     pub(crate) guards_answers: bool,
     /// The words for settings in answers to refused requests.
     pub(crate) wording: Wording,
+    /// Whether a manifest lists what is allowed, and not a policy. It has no setting but its hosts.
+    pub(crate) by_manifest: bool,
+    /// Whether nothing but CONNECT is served.
+    pub(crate) connect_only: bool,
 }
 
 /// How the proxy connects to allowed destinations.

@@ -187,6 +187,41 @@ async fn every_spawn_has_a_line() {
 }
 
 #[tokio::test]
+async fn one_id_joins_the_lines_of_a_spawn_and_each_names_the_connector() {
+    let (log, server) = (Log::new(), Server::http().await);
+    let home = Home::new(
+        "exec 3<>/dev/tcp/${http_proxy##*/} 2>&- || true; curl -s \"$1\" -o /dev/null || true; exit 3",
+    );
+    let more = format!("[capabilities.network]\nhosts = [{:?}]", server.authority());
+    let url = server.url("/");
+    let guest = Guest::new()
+        .request(&json!({"url": url}))
+        .spawn(&json!({"program": "tool", "argv": ["tool", url]}))
+        .spawn(&json!({"program": "/bin/sh", "argv": ["sh"]}))
+        .spawn(&json!({"program": "tool", "argv": ["tool", url]}));
+    let connector = compiled(log.open(), &home.manifest(&more), guest);
+    run(&connector, Call::new("op")).await.ended.unwrap();
+    let lines: Vec<Value> = log.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().all(|line| line["connector"] == "test"), "{lines:?}");
+    let spawns = log.lines("spawn");
+    assert_eq!(spawns.len(), 3);
+    for spawn in &spawns {
+        assert_eq!(spawn["spawn"], spawn["id"]);
+        let joined = lines.iter().filter(|line| line["spawn"] == spawn["id"]);
+        let events: Vec<_> = joined.map(|line| line["event"].as_str().unwrap()).collect();
+        match spawn["decision"].as_str() {
+            Some("allowed") => {
+                let has = |event| events.contains(&event);
+                assert!(has("spawn") && has("exec") && has("exit"), "{events:?}");
+            }
+            _ => assert_eq!(events, ["spawn"]),
+        }
+    }
+    // The request of the connector itself belongs to no spawn.
+    assert!(log.lines("egress")[0].get("spawn").is_none());
+}
+
+#[tokio::test]
 async fn programs_cannot_write_to_the_log() {
     let home = Home::new("");
     let runtime = Runtime::builder().at_once(1).audit(Audit::new(home.at("out/log"))).build().unwrap();
