@@ -16,6 +16,7 @@
 pub(crate) mod check;
 pub(crate) mod checked;
 pub(crate) mod envelope;
+pub(crate) mod executor;
 pub(crate) mod help;
 pub(crate) mod manifest;
 pub(crate) mod operation;
@@ -25,6 +26,7 @@ pub(crate) mod run;
 
 pub use crate::broker::checked::{CheckedSpawn, CredentialResolver, NoCredentials, Resolving, SpawnLimits};
 pub use crate::broker::envelope::Envelope;
+pub use crate::broker::executor::{SpawnExecutor, Spawned, Spawning};
 pub use crate::broker::help::{Unavailable, run_help, sandbox_available};
 pub use crate::broker::manifest::Manifest;
 pub use crate::report::error::spawn::{CredentialError, SpawnError};
@@ -259,14 +261,54 @@ impl SpawnPolicy {
         envelope: &Envelope,
         resolver: &dyn CredentialResolver,
     ) -> Result<Output, SpawnError> {
+        let ended = self.check(envelope)?.run(resolver).await;
+        self.recorded(envelope, ended)
+    }
+
+    /// Checks an envelope like [`spawn`](Self::spawn), and lets `executor` run its program.
+    ///
+    /// ```
+    /// use kennel::broker::{
+    ///     CheckedSpawn, CredentialResolver, Envelope, Manifest, NoCredentials, SpawnExecutor, SpawnPolicy, Spawned,
+    ///     Spawning,
+    /// };
+    ///
+    /// /// Runs nothing.
+    /// struct DryRun;
+    ///
+    /// impl SpawnExecutor for DryRun {
+    ///     fn spawn<'s>(&'s self, _: &'s CheckedSpawn, _: &'s dyn CredentialResolver) -> Spawning<'s> {
+    ///         Box::pin(async { Ok(Spawned::default()) })
+    ///     }
+    /// }
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let manifest = Manifest::from_toml("capabilities.spawn.programs = [{ path = '/bin/sh' }]")?;
+    /// let policy = SpawnPolicy::new(manifest);
+    /// policy.execute(&Envelope::new("sh", &["-c", "exit 7"]), &NoCredentials, &DryRun).await?;
+    /// policy.execute(&Envelope::new("ls", &[]), &NoCredentials, &DryRun).await.unwrap_err();
+    /// # Ok::<(), kennel::broker::SpawnError>(())
+    /// # }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`check`](Self::check), and those of the executor.
+    pub async fn execute(
+        &self,
+        envelope: &Envelope,
+        resolver: &dyn CredentialResolver,
+        executor: &dyn SpawnExecutor,
+    ) -> Result<Spawned, SpawnError> {
         let spawn = self.check(envelope)?;
-        let audit = self.audit.as_ref().map(|own| &own.audit);
-        match run::run(&spawn, audit, resolver).await {
-            Ok(output) => Ok(output),
-            Err(error) => {
-                let id = self.record(envelope, Err(&error), "failed")?;
-                Err(error.recorded(id))
-            }
-        }
+        let ended = executor.spawn(&spawn, resolver).await;
+        self.recorded(envelope, ended)
+    }
+
+    /// How a checked spawn ended. A failure is in the audit log, too.
+    fn recorded<T>(&self, envelope: &Envelope, ended: Result<T, SpawnError>) -> Result<T, SpawnError> {
+        ended.or_else(|error| {
+            let id = self.record(envelope, Err(&error), "failed")?;
+            Err(error.recorded(id))
+        })
     }
 }

@@ -45,9 +45,9 @@ mod limits;
 mod output;
 mod program;
 mod runtime;
-mod spawn;
 mod transport;
 
+pub use crate::broker::executor::{SpawnExecutor, Spawned, Spawning};
 pub use cache::default_cache;
 pub use call::{Call, CallResult};
 pub use error::ConnectorError;
@@ -58,4 +58,3 @@ pub use journal::{LogLevel, LogLine, LogSink};
 pub use limits::CallLimits;
 pub use program::Connector;
 pub use runtime::{Runtime, RuntimeBuilder};
-pub use spawn::{SpawnExecutor, Spawned, Spawning};
