@@ -33,7 +33,7 @@ use crate::connector::program::{Connector, LinkedProgram, START};
 use crate::connector::transport::{Tls, Transport};
 use crate::network::gate::Gate;
 use crate::network::proxy::Proxy;
-use crate::plan::network::Settings;
+use crate::plan::network::{AllowListOwner, Settings};
 use crate::policy::audit::Audit;
 use crate::policy::network::address;
 use crate::policy::network::rule::Rules;
@@ -212,8 +212,12 @@ impl Runtime {
         let shared = &self.shared;
         let rules = Rules::parse(manifest.hosts.iter().map(String::as_str))
             .map_err(|(_, error)| not_loaded(format!("the hosts of the manifest: {error}")))?;
-        let settings =
-            Settings { allow: rules.clone(), addresses: shared.addresses.clone(), ..Settings::default() };
+        let settings = Settings {
+            allow: rules.clone(),
+            addresses: shared.addresses.clone(),
+            decides: AllowListOwner::Manifest,
+            ..Settings::default()
+        };
         let gate = Arc::new(Gate::new(Arc::new(settings))?);
         let trail = Trail::new(shared.audit.as_ref().map(|(_, log)| log));
         let proxy = Arc::new(Proxy::new(&gate, &trail));

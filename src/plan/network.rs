@@ -24,7 +24,7 @@ use crate::report::error::policy::PolicyError;
 use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{SettingKey, Wording, remedy};
 use crate::sys::inode::Identity;
-use crate::view::inputs::Inputs;
+use crate::view::inputs::{Inputs, Subject};
 use crate::view::layers::forgets_caches;
 use crate::view::paths::source::BindSource;
 use crate::view::{Node, View, desktop};
@@ -316,6 +316,10 @@ pub(crate) fn settings(inputs: &Inputs<'_>) -> Result<Option<Settings>, Error> {
         sockets: sockets(inputs).len(),
         guards_answers: inputs.policy.learn,
         wording: inputs.policy.wording,
+        decides: match inputs.subject {
+            Subject::Workspace => AllowListOwner::Policy,
+            Subject::Program(_) => AllowListOwner::Manifest,
+        },
     }))
 }
 
@@ -436,6 +440,15 @@ pub(crate) struct Settings {
     pub(crate) guards_answers: bool,
     /// The words for settings in answers to refused requests.
     pub(crate) wording: Wording,
+    pub(crate) decides: AllowListOwner,
+}
+
+/// Whose list of allowed hosts it is: what a person changes to allow one more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum AllowListOwner {
+    #[default]
+    Policy,
+    Manifest,
 }
 
 /// How the proxy connects to allowed destinations.
