@@ -386,6 +386,7 @@ mod tests {
                 "lengths",
                 "shell",
                 "--audit-arguments",
+                "argv[0]",
             ];
             for word in named {
                 assert!(

@@ -4,11 +4,12 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::broker::SpawnPolicy;
-use crate::broker::checked::{CheckedSpawn, Effective};
+use crate::broker::checked::CheckedSpawn;
 use crate::broker::envelope::Envelope;
 use crate::broker::manifest::{Manifest, Program};
 use crate::broker::operation::Operation;
@@ -40,13 +41,14 @@ impl SpawnPolicy {
                 && !envelope.credential_env_keys.contains(name)
                 && !envelope.env.contains_key(name)
         };
-        let passed = manifest.spawn.env_passthrough.iter().map(|name| name.0.clone());
+        let passed = manifest.spawn.env_passthrough.iter().map(|name| name.0.clone()).filter(is_free);
+        let passed = self.passed(passed)?;
         Ok(CheckedSpawn {
             hash: program.hash,
-            arguments: envelope.argv.clone(),
+            argv: envelope.argv.clone(),
             operation,
             environment: envelope.env.clone(),
-            passed: passed.filter(is_free).collect(),
+            passed,
             credentials: envelope.credential_env_keys.clone(),
             stdin: envelope.stdin.clone(),
             cwd,
@@ -54,8 +56,27 @@ impl SpawnPolicy {
             writes: grants.writes,
             manifest: manifest.file.clone(),
             hosts: manifest.hosts.clone(),
-            ..CheckedSpawn::of(resolved, Effective::of(&self.limits, &manifest.spawn.limits))
+            audit: self.audit.as_ref().map(|own| own.audit.clone()),
+            ..CheckedSpawn::of(resolved, self.limits.or(&manifest.spawn.limits))
         })
+    }
+}
+
+impl SpawnPolicy {
+    /// The values of variables that a spawn does not set itself. An empty one is none.
+    fn passed(&self, names: impl Iterator<Item = String>) -> Result<BTreeMap<String, OsString>, SpawnError> {
+        let mut passed = BTreeMap::new();
+        for name in names {
+            let value = self.variables.value(&name).unwrap_or_default();
+            if value.as_encoded_bytes().contains(&0) {
+                let reason = "its value contains a NUL byte";
+                return Err(SpawnError::denied(Action, "environment variable", name, reason, NOTHING));
+            }
+            if !value.is_empty() {
+                passed.insert(name, value);
+            }
+        }
+        Ok(passed)
     }
 }
 
@@ -102,13 +123,16 @@ fn meant<'m>(manifest: &'m Manifest, path: &str, home: &Path) -> Option<&'m Prog
     there.clone().find(named).or_else(|| there.next().filter(|_| there.next().is_none()))
 }
 
-/// The operation that the arguments match. If the manifest has no operations, every argument list is allowed.
+/// The operation that the argument vector matches. If the manifest has no operations, every one is allowed.
 fn operation(
     manifest: &Manifest,
     program: &Program,
     envelope: &Envelope,
 ) -> Result<Option<String>, SpawnError> {
-    let count = || format!("of {} arguments", envelope.argv.len());
+    let count = || format!("of {} arguments", envelope.arguments().len());
+    if envelope.argv.is_empty() {
+        return Err(SpawnError::denied(Action, "argument list", count(), "argv is required", NOTHING));
+    }
     if envelope.argv.iter().any(|argument| argument.contains('\0')) {
         let reason = "contains a NUL byte";
         return Err(SpawnError::denied(ManifestBoundary, "argument list", count(), reason, NOTHING));
@@ -150,32 +174,42 @@ fn environment(manifest: &Manifest, envelope: &Envelope) -> Result<(), SpawnErro
     Ok(())
 }
 
-/// The working directory. It must be inside what the manifest grants.
+/// The working directory. It is the manifest's, if that has one, else any that the manifest grants.
 fn cwd(
     manifest: &Manifest,
     envelope: &Envelope,
     grants: &GrantedPaths,
     home: &Path,
 ) -> Result<Option<PathBuf>, SpawnError> {
-    let (asked, boundary) = match (&envelope.cwd, &manifest.spawn.cwd) {
-        (Some(cwd), _) => (cwd, Action),
-        (None, Some(cwd)) => (cwd, ManifestBoundary),
-        (None, None) => return Ok(None),
-    };
+    let is_granted = |path: &Path| grants.has(path) && path.is_dir();
     let shown = || grants.reads.iter().chain(&grants.writes).map(|path| path.display().to_string());
-    // The caller must not learn which other directories exist.
-    let denied = || {
-        let reason = "is a directory in neither fs_read nor fs_write";
-        SpawnError::denied(ManifestBoundary, "working directory", asked, reason, shown())
+    let denied = |asked: &str, reason: &str, granted: Vec<String>| {
+        SpawnError::denied(ManifestBoundary, "working directory", asked, reason, granted)
     };
-    let resolved = Resolved::of(asked, home).map_err(|source| match boundary {
-        ManifestBoundary => SpawnError::Path { what: "cwd", path: asked.clone(), source },
-        _ => denied(),
+    let neither =
+        |asked: &str| denied(asked, "is a directory in neither fs_read nor fs_write", shown().collect());
+    // The caller must not learn which other directories exist, so one that does not exist is just another one.
+    let asked = envelope.cwd.as_deref().filter(|cwd| !cwd.is_empty());
+    let asked = asked.map(|cwd| (cwd, Resolved::of(cwd, home).ok()));
+    let Some(own) = &manifest.spawn.cwd else {
+        let Some((cwd, resolved)) = asked else { return Ok(None) };
+        let resolved = resolved.filter(|resolved| is_granted(&resolved.path));
+        return resolved.map(|resolved| Some(resolved.path)).ok_or_else(|| neither(cwd));
+    };
+    let rule = Resolved::of(own, home).map_err(|source| SpawnError::Path {
+        what: "cwd",
+        path: own.clone(),
+        source,
     })?;
-    if !grants.has(&resolved.path) || !resolved.path.is_dir() {
-        return Err(denied());
+    if !is_granted(&rule.path) {
+        return Err(neither(own));
     }
-    Ok(Some(resolved.path))
+    match asked {
+        Some((cwd, resolved)) if resolved.as_ref().is_none_or(|resolved| resolved.path != rule.path) => {
+            Err(denied(cwd, "is not the cwd of the manifest", vec![own.clone()]))
+        }
+        _ => Ok(Some(rule.path)),
+    }
 }
 
 /// Checks that the action's own list has the program too.

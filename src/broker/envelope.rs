@@ -14,8 +14,9 @@ use crate::report::error::spawn::SpawnError;
 /// ```
 /// use kennel::broker::Envelope;
 ///
-/// let envelope = Envelope::from_json(r#"{"program": "gh", "argv": ["issue", "list"]}"#)?;
-/// assert_eq!(envelope.argv, ["issue", "list"]);
+/// let envelope = Envelope::from_json(r#"{"program": "gh", "argv": ["gh", "issue", "list"]}"#)?;
+/// assert_eq!(envelope.arguments(), ["issue", "list"]);
+/// assert_eq!(envelope, Envelope::new("gh", &["issue", "list"]));
 /// assert!(Envelope::from_json(r#"{"program": "gh", "shell": true}"#).is_err());
 /// # Ok::<(), kennel::broker::SpawnError>(())
 /// ```
@@ -24,14 +25,16 @@ use crate::report::error::spawn::SpawnError;
 pub struct Envelope {
     /// The program: a path, or the name of a program in the manifest.
     pub program: String,
-    /// Its arguments, without `argv[0]`.
+    /// The whole argument vector. It begins with `argv[0]`, so it is never empty. If the manifest has
+    /// operations, it must match one of them, from its program on. The program itself gets its path in the
+    /// manifest as `argv[0]`.
     #[serde(default, deserialize_with = "text::or_default")]
     pub argv: Vec<String>,
     /// Environment variables to set. The manifest must list each in `env_passthrough`.
     #[serde(default, deserialize_with = "variables")]
     pub env: BTreeMap<String, String>,
-    /// The working directory: absolute or below `~/`, inside a directory of the manifest. `None`: the
-    /// manifest's `cwd`.
+    /// The working directory: absolute or below `~/`. If the manifest has a `cwd`, it must lead to the same
+    /// directory, else into a directory of the manifest. `None` or empty: the manifest's `cwd`, or `/`.
     #[serde(default)]
     pub cwd: Option<String>,
     /// The text for standard input. `None`: no input.
@@ -51,6 +54,26 @@ fn variables<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Stri
 }
 
 impl Envelope {
+    /// A request to run `program` with `arguments`. `argv[0]` is `program`.
+    ///
+    /// ```
+    /// use kennel::broker::Envelope;
+    ///
+    /// assert_eq!(Envelope::new("ls", &["-l"]).argv, ["ls", "-l"]);
+    /// ```
+    #[must_use]
+    pub fn new(program: impl Into<String>, arguments: &[&str]) -> Self {
+        let program = program.into();
+        let arguments = arguments.iter().map(|&argument| argument.to_owned());
+        Self { argv: [program.clone()].into_iter().chain(arguments).collect(), program, ..Self::default() }
+    }
+
+    /// The arguments that the program gets: `argv` without `argv[0]`.
+    #[must_use]
+    pub fn arguments(&self) -> &[String] {
+        self.argv.get(1..).unwrap_or_default()
+    }
+
     /// Reads an envelope from a JSON object.
     ///
     /// # Errors
@@ -81,7 +104,7 @@ impl fmt::Debug for Envelope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Envelope")
             .field("program", &self.program)
-            .field("arguments", &self.argv.len())
+            .field("arguments", &self.arguments().len())
             .field("env", &self.env.keys().collect::<Vec<_>>())
             .field("cwd", &self.cwd)
             .field("stdin_bytes", &self.stdin.as_ref().map(String::len))
@@ -128,11 +151,9 @@ mod tests {
     #[test]
     fn debug_output_shows_no_values() {
         let envelope = Envelope {
-            program: "gh".to_owned(),
-            argv: vec!["hidden".to_owned()],
             env: [("GH_HOST".to_owned(), "hidden".to_owned())].into(),
             stdin: Some("hidden".to_owned()),
-            ..Envelope::default()
+            ..Envelope::new("gh", &["hidden"])
         };
         let text = format!("{envelope:?}");
         assert!(text.contains("GH_HOST") && !text.contains("hidden"), "{text}");

@@ -16,6 +16,7 @@
 pub(crate) mod check;
 pub(crate) mod checked;
 pub(crate) mod envelope;
+pub(crate) mod executor;
 pub(crate) mod help;
 pub(crate) mod manifest;
 pub(crate) mod operation;
@@ -25,14 +26,18 @@ pub(crate) mod run;
 
 pub use crate::broker::checked::{CheckedSpawn, CredentialResolver, NoCredentials, Resolving, SpawnLimits};
 pub use crate::broker::envelope::Envelope;
+pub use crate::broker::executor::{SpawnExecutor, Spawned, Spawning};
 pub use crate::broker::help::{Unavailable, run_help, run_help_by_name, sandbox_available};
 pub use crate::broker::manifest::Manifest;
 pub use crate::report::error::spawn::{CredentialError, SpawnError};
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::{env, fmt};
 
+use crate::audit::trail::Origin;
 use crate::host::caller::Caller;
 use crate::policy::audit::Audit;
 #[cfg(feature = "wasm")]
@@ -63,6 +68,23 @@ pub struct SpawnPolicy {
     limits: SpawnLimits,
     home: PathBuf,
     audit: Option<run::BrokerAudit>,
+    variables: Variables,
+}
+
+/// The function that has the values of variables.
+#[derive(Clone)]
+struct Variables(Arc<dyn Fn(&str) -> Option<OsString> + Send + Sync>);
+
+impl Variables {
+    fn value(&self, name: &str) -> Option<OsString> {
+        (self.0)(name)
+    }
+}
+
+impl fmt::Debug for Variables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Variables")
+    }
 }
 
 impl SpawnPolicy {
@@ -70,7 +92,8 @@ impl SpawnPolicy {
     #[must_use]
     pub fn new(manifest: Manifest) -> Self {
         let home = Caller::current_home();
-        Self { manifest, narrower: None, limits: SpawnLimits::default(), home, audit: None }
+        let variables = Variables(Arc::new(|name| env::var_os(name)));
+        Self { manifest, narrower: None, limits: SpawnLimits::default(), home, audit: None, variables }
     }
 
     /// Narrows the manifest to the programs of one action, given by name or path. An empty list allows no
@@ -81,8 +104,8 @@ impl SpawnPolicy {
     ///
     /// let programs = "capabilities.spawn.programs = [{ path = '/bin/sh' }, { path = '/bin/ls' }]";
     /// let policy = SpawnPolicy::new(Manifest::from_toml(programs)?).action(["ls"]);
-    /// policy.check(&Envelope { program: "ls".into(), ..Envelope::default() })?;
-    /// let error = policy.check(&Envelope { program: "sh".into(), ..Envelope::default() }).unwrap_err();
+    /// policy.check(&Envelope::new("ls", &[]))?;
+    /// let error = policy.check(&Envelope::new("sh", &[])).unwrap_err();
     /// assert_eq!(error.failure().boundary, Boundary::Action);
     /// # Ok::<(), kennel::broker::SpawnError>(())
     /// ```
@@ -104,6 +127,27 @@ impl SpawnPolicy {
     #[must_use]
     pub fn limits(mut self, limits: SpawnLimits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// Sets where values of `env_passthrough` come from, for the variables that an envelope does not set. By
+    /// default, they come from the environment of this process. A program does not get a variable without a
+    /// value, or with an empty one.
+    ///
+    /// ```
+    /// use std::ffi::OsStr;
+    /// use kennel::broker::{Envelope, Manifest, SpawnPolicy};
+    ///
+    /// let manifest = "[capabilities.spawn]\nprograms = [{ path = '/bin/sh' }]\nenv_passthrough = ['LINE', 'X']";
+    /// let policy = SpawnPolicy::new(Manifest::from_toml(manifest)?)
+    ///     .variables(|name| (name == "LINE").then(|| "4".into()));
+    /// let checked = policy.check(&Envelope::new("sh", &["-c", "echo $LINE"]))?;
+    /// assert_eq!(checked.environment().collect::<Vec<_>>(), [("LINE", OsStr::new("4"))]);
+    /// # Ok::<(), kennel::broker::SpawnError>(())
+    /// ```
+    #[must_use]
+    pub fn variables(mut self, value: impl Fn(&str) -> Option<OsString> + Send + Sync + 'static) -> Self {
+        self.variables = Variables(Arc::new(value));
         self
     }
 
@@ -141,7 +185,7 @@ impl SpawnPolicy {
         &self.manifest
     }
 
-    /// Builds the envelope of an operation: its program, its arguments with `values` filled in, and all
+    /// Builds the envelope of an operation: its program, its argument vector with `values` filled in, and all
     /// credentials of the manifest.
     ///
     /// ```
@@ -150,7 +194,7 @@ impl SpawnPolicy {
     /// let manifest = "[capabilities.spawn]\nprograms = [{ path = '/usr/bin/gh' }]\n\
     ///     [capabilities.spawn.operations]\nclose = 'gh issue close {number} [--comment {comment}]'";
     /// let policy = SpawnPolicy::new(Manifest::from_toml(manifest)?);
-    /// assert_eq!(policy.operation("close", &[("number", "7")])?.argv, ["issue", "close", "7"]);
+    /// assert_eq!(policy.operation("close", &[("number", "7")])?.argv, ["gh", "issue", "close", "7"]);
     /// assert!(policy.operation("close", &[("number", "--web")]).is_err());
     /// # Ok::<(), kennel::broker::SpawnError>(())
     /// ```
@@ -230,13 +274,59 @@ impl SpawnPolicy {
         resolver: &dyn CredentialResolver,
     ) -> Result<Output, SpawnError> {
         let spawn = self.check(envelope)?;
-        let audit = self.audit.as_ref().map(|own| &own.audit);
-        match run::run(&spawn, audit, resolver).await {
-            Ok(output) => Ok(output),
-            Err(error) => {
-                let id = self.record(envelope, Err(&error), "failed", spawn.origin.spawn.as_deref())?;
-                Err(error.recorded(id))
-            }
-        }
+        let ended = spawn.run(resolver).await;
+        self.recorded(envelope, &spawn.origin, ended)
+    }
+
+    /// Checks an envelope like [`spawn`](Self::spawn), and lets `executor` run its program.
+    ///
+    /// ```
+    /// use kennel::broker::{
+    ///     CheckedSpawn, CredentialResolver, Envelope, Manifest, NoCredentials, SpawnExecutor, SpawnPolicy, Spawned,
+    ///     Spawning,
+    /// };
+    ///
+    /// /// Runs nothing.
+    /// struct DryRun;
+    ///
+    /// impl SpawnExecutor for DryRun {
+    ///     fn spawn<'s>(&'s self, _: &'s CheckedSpawn, _: &'s dyn CredentialResolver) -> Spawning<'s> {
+    ///         Box::pin(async { Ok(Spawned::default()) })
+    ///     }
+    /// }
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let manifest = Manifest::from_toml("capabilities.spawn.programs = [{ path = '/bin/sh' }]")?;
+    /// let policy = SpawnPolicy::new(manifest);
+    /// policy.execute(&Envelope::new("sh", &["-c", "exit 7"]), &NoCredentials, &DryRun).await?;
+    /// policy.execute(&Envelope::new("ls", &[]), &NoCredentials, &DryRun).await.unwrap_err();
+    /// # Ok::<(), kennel::broker::SpawnError>(())
+    /// # }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`check`](Self::check), and those of the executor.
+    pub async fn execute(
+        &self,
+        envelope: &Envelope,
+        resolver: &dyn CredentialResolver,
+        executor: &dyn SpawnExecutor,
+    ) -> Result<Spawned, SpawnError> {
+        let spawn = self.check(envelope)?;
+        let ended = executor.spawn(&spawn, resolver).await;
+        self.recorded(envelope, &spawn.origin, ended)
+    }
+
+    /// How a checked spawn ended. A failure is in the audit log, too.
+    fn recorded<T>(
+        &self,
+        envelope: &Envelope,
+        origin: &Origin,
+        ended: Result<T, SpawnError>,
+    ) -> Result<T, SpawnError> {
+        ended.or_else(|error| {
+            let id = self.record(envelope, Err(&error), "failed", origin.spawn.as_deref())?;
+            Err(error.recorded(id))
+        })
     }
 }

@@ -1,4 +1,4 @@
-//! Operations: a program and the pattern of its arguments, under a name in the manifest. Pure.
+//! Operations: the pattern of an argument vector, from its program on, under a name in the manifest. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::broker::pattern::{ArgumentPattern, RenderError, Values};
 
-/// A program and the pattern of its arguments.
+/// The pattern of an argument vector. Its first token is the program, which `argv[0]` must equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Operation {
     /// The name or path, as the manifest has it.
@@ -20,21 +20,20 @@ pub(crate) struct Operation {
 
 impl Operation {
     fn parse(text: &str, may_dash: Vec<String>) -> Result<Self, String> {
-        let text = text.trim();
-        let (program, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+        let program = text.split_whitespace().next().unwrap_or_default();
         if program.is_empty() || program.contains(['{', '}', '[', ']']) {
             return Err(format!(
                 "`{program}`: an operation begins with its program, such as `gh issue create`"
             ));
         }
-        let pattern = ArgumentPattern::parse(rest).map_err(|error| error.to_string())?;
+        let pattern = ArgumentPattern::parse(text).map_err(|error| error.to_string())?;
         if let Some(name) = may_dash.iter().find(|name| pattern.names().all(|known| known != *name)) {
             return Err(format!("allow_dash names `{name}`, which is not a placeholder of the pattern"));
         }
         Ok(Self { program: program.to_owned(), pattern, may_dash })
     }
 
-    /// Fills `values` into the pattern.
+    /// Fills `values` into the pattern. Returns the argument vector, with the program first.
     ///
     /// # Errors
     /// A value is missing, unknown, or would become an option.
@@ -42,9 +41,9 @@ impl Operation {
         self.pattern.render(values, |name| self.may_dash(name))
     }
 
-    /// Returns values that produce these arguments, if there are any.
-    pub(crate) fn matches(&self, arguments: &[String]) -> Option<Values> {
-        self.pattern.matches(arguments, |name| self.may_dash(name))
+    /// Returns values that produce this argument vector, if there are any.
+    pub(crate) fn matches(&self, argv: &[String]) -> Option<Values> {
+        self.pattern.matches(argv, |name| self.may_dash(name))
     }
 
     fn may_dash(&self, name: &str) -> bool {
@@ -55,7 +54,7 @@ impl Operation {
 /// The text as the manifest has it.
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.program, self.pattern)
+        self.pattern.fmt(f)
     }
 }
 
@@ -110,10 +109,12 @@ mod tests {
         let strict = operation("gh issue view {number}", &[]).expect("an operation");
         let dash = values(&[("number", "--web")]);
         assert_eq!(strict.render(&dash), Err(RenderError::Dash("number".to_owned())));
-        assert_eq!(strict.matches(&["issue".into(), "view".into(), "--web".into()]), None);
+        let argv = ["gh", "issue", "view", "--web"].map(str::to_owned);
+        assert_eq!(strict.matches(&argv), None);
         let lax = operation("gh issue view {number}", &["number"]).expect("an operation");
-        assert_eq!(lax.render(&dash), Ok(vec!["issue".into(), "view".into(), "--web".into()]));
-        assert_eq!(lax.matches(&["issue".into(), "view".into(), "--web".into()]), Some(dash));
+        assert_eq!(lax.render(&dash), Ok(argv.to_vec()));
+        assert_eq!(lax.matches(&argv), Some(dash));
+        assert_eq!(lax.matches(&argv[1..]), None, "the program is part of it");
     }
 
     #[test]

@@ -159,7 +159,10 @@ fn remedy(failure: &Failure) -> Option<Remedy> {
         (Class::CapabilityDenied, _) if failure.boundary == Boundary::Manifest => {
             "if the connector may have that, change its manifest"
         }
-        (Class::CapabilityDenied, _) if failure.boundary == Boundary::Action => {
+        // An envelope that lacks something narrows nothing.
+        (Class::CapabilityDenied, Details::Granted { granted, .. })
+            if failure.boundary == Boundary::Action && !granted.is_empty() =>
+        {
             return Some(remedy![
                 "if this call may have that, name it with ",
                 SettingKey::Allow.to("HOST:PORT"),

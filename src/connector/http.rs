@@ -21,6 +21,7 @@ use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::policy::network::destination::{Destination, DestinationHost};
 use crate::policy::network::rule::Rules;
 use crate::policy::text;
+use crate::report::denial::ADD_TO_MANIFEST;
 use crate::report::error::Error;
 use crate::report::error::policy::escaped_value;
 use crate::report::failure::{self, Boundary, Class, Details, Failure};
@@ -179,8 +180,13 @@ impl Sender<'_> {
         {
             if rules.find(&destination).is_none() {
                 self.proxy.write_refusal(&ProxyRefusal::of(&destination, Reason::NotAllowed));
-                let who = if boundary == Boundary::Manifest { "manifest" } else { "call" };
-                let message = format!("request to {destination}: the {who} does not grant this host");
+                let message = format!("request to {destination}: the ");
+                let message = match boundary {
+                    Boundary::Manifest => {
+                        format!("{message}manifest does not grant this host; {ADD_TO_MANIFEST}")
+                    }
+                    _ => message + "call does not grant this host",
+                };
                 return Err(denied(boundary, destination.to_string(), message, hosts.iter().cloned()).into());
             }
         }

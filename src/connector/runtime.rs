@@ -14,6 +14,7 @@ use wasmtime::{
 use crate::audit::log::Log;
 use crate::audit::trail::{Origin, Trail};
 use crate::broker::SpawnPolicy;
+use crate::broker::executor::{OwnSandbox, SpawnExecutor};
 use crate::broker::manifest::Manifest;
 use crate::connector::cache::{Cache, Code};
 use crate::connector::error::{ConnectorError, name, not_loaded};
@@ -29,11 +30,10 @@ use crate::connector::journal::{LogLine, LogSink};
 use crate::connector::limits::{MAX_MEMORY, MAX_TABLE};
 use crate::connector::program::{Connector, LinkedProgram, START};
 use crate::connector::slots::Slots;
-use crate::connector::spawn::{Broker, SpawnExecutor};
 use crate::connector::transport::{Tls, Transport};
 use crate::network::gate::Gate;
 use crate::network::proxy::Proxy;
-use crate::plan::network::Settings;
+use crate::plan::network::{AllowListOwner, Settings};
 use crate::policy::audit::Audit;
 use crate::policy::network::address;
 use crate::policy::network::rule::Rules;
@@ -211,8 +211,12 @@ impl Runtime {
         let shared = &self.shared;
         let rules = Rules::parse(manifest.hosts.iter().map(String::as_str))
             .map_err(|(_, error)| not_loaded(format!("the hosts of the manifest: {error}")))?;
-        let settings =
-            Settings { allow: rules.clone(), addresses: shared.addresses.clone(), ..Settings::default() };
+        let settings = Settings {
+            allow: rules.clone(),
+            addresses: shared.addresses.clone(),
+            decides: AllowListOwner::Manifest,
+            ..Settings::default()
+        };
         let gate = Arc::new(Gate::new(Arc::new(settings))?);
         let own_name: Arc<str> = name(manifest).into();
         let origin = Origin { connector: Some(Arc::clone(&own_name)), spawn: None };
@@ -321,7 +325,25 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Runs spawned programs with something else than Kennel's broker.
+    /// Runs spawned programs with something else than Kennel's sandbox. Kennel still checks each request and
+    /// records the decision, so an executor gets only what the manifest and the call allow.
+    ///
+    /// ```
+    /// use kennel::broker::{CheckedSpawn, CredentialResolver, SpawnExecutor, Spawned, Spawning};
+    /// use kennel::connector::Runtime;
+    ///
+    /// /// Runs nothing.
+    /// struct DryRun;
+    ///
+    /// impl SpawnExecutor for DryRun {
+    ///     fn spawn<'s>(&'s self, _: &'s CheckedSpawn, _: &'s dyn CredentialResolver) -> Spawning<'s> {
+    ///         Box::pin(async { Ok(Spawned::default()) })
+    ///     }
+    /// }
+    ///
+    /// let runtime = Runtime::builder().spawn_executor(DryRun).build()?;
+    /// # Ok::<(), kennel::connector::ConnectorError>(())
+    /// ```
     #[must_use]
     pub fn spawn_executor(mut self, spawner: impl SpawnExecutor + 'static) -> Self {
         self.spawner = Some(Arc::new(spawner));
@@ -417,7 +439,7 @@ impl RuntimeBuilder {
             components: components::linker(&engine).map_err(failed)?,
             cache: self.cache.as_deref().map(Cache::open).transpose()?,
             client: self.client,
-            spawner: self.spawner.unwrap_or_else(|| Arc::new(Broker)),
+            spawner: self.spawner.unwrap_or_else(|| Arc::new(OwnSandbox)),
             tls: Arc::new(tls),
             addresses,
             audit,

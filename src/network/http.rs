@@ -21,9 +21,11 @@ use crate::network::dial::Dialled;
 use crate::network::forward::{Body, Forwarded, KeptConnection, host_and_port};
 use crate::network::metered::{ClientTraffic, Watched};
 use crate::network::proxy::Proxy;
-use crate::network::refusal::{IN_MANIFEST, ProxyRefusal, Reason};
+use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::Stream;
+use crate::plan::network::AllowListOwner;
 use crate::policy::network::destination::Destination;
+use crate::report::denial::ADD_TO_MANIFEST;
 use crate::sys::locked;
 
 /// An accepted CONNECT, or an `Upgrade` that the server took: what to relay once the answer has been sent.
@@ -148,19 +150,19 @@ pub(crate) fn explain(proxy: &Proxy, refusal: &ProxyRefusal) -> Response<Body> {
         let listed = if allow.is_empty() { "nothing".to_owned() } else { allow.to_string() };
         words.push_str(&format!("kennel: the allow list is: {listed}\n"));
     }
-    if proxy.gate.settings().by_manifest {
-        if matches!(refusal.reason, Reason::NotAllowed) {
-            words.push_str(&format!("kennel: to allow it, {IN_MANIFEST}\n"));
-        }
-    } else {
-        if let Some(setting) = refusal.setting() {
-            let setting = proxy.gate.settings().wording.of(&[setting]);
-            words.push_str(&format!("kennel: to allow it, run the sandbox with: {setting}\n"));
-        }
-        if let Some(preset) = refusal.preset() {
-            let preset = preset.word();
-            words.push_str(&format!("kennel: the rule {preset} has it, and the hosts that belong to it\n"));
-        }
+    let is_of_policy = proxy.gate.settings().decides == AllowListOwner::Policy;
+    if !is_of_policy && refusal.could_be_listed() {
+        words.push_str(&format!("kennel: to allow it, {ADD_TO_MANIFEST}\n"));
+    }
+    if let Some(setting) = refusal.setting().filter(|_| is_of_policy) {
+        let setting = proxy.gate.settings().wording.of(&[setting]);
+        words.push_str(&format!("kennel: to allow it, run the sandbox with: {setting}\n"));
+    }
+    if let Some(preset) = refusal.preset().filter(|_| is_of_policy) {
+        words.push_str(&format!(
+            "kennel: the rule {} has it, and the hosts that belong to it\n",
+            preset.word()
+        ));
     }
     let mut response = Response::new(text(words));
     *response.status_mut() = refusal.status();

@@ -9,9 +9,10 @@ use std::{fmt, io};
 use hyper::StatusCode;
 use tokio::time::Instant;
 
+use crate::plan::network::AllowListOwner;
 use crate::policy::network::destination::{Destination, DestinationHost, Malformed};
 use crate::policy::network::preset::{self, Preset};
-use crate::report::denial::{Basis, Denial, NOT_LISTED, ONLY_LOOKED_UP, WOULD_ALLOW};
+use crate::report::denial::{ADD_TO_MANIFEST, Basis, Denial, NOT_LISTED, ONLY_LOOKED_UP, WOULD_ALLOW};
 use crate::report::enforcement::Protection;
 use crate::report::failure;
 use crate::report::failure::Class;
@@ -21,9 +22,6 @@ use crate::sys::locked;
 
 /// What a program should know that asks the proxy for its own loopback.
 const OWN_SERVER: &str = " (a server in the sandbox is reached without the proxy, see no_proxy)";
-
-/// What allows a host that a manifest does not list.
-pub(crate) const IN_MANIFEST: &str = "add it to capabilities.network.hosts of the manifest";
 
 /// Why a connection is refused or has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,9 +161,9 @@ impl ProxyRefusal {
     }
 
     /// What would allow it, for a [`Denial`].
-    fn remedy(&self, by_manifest: bool) -> Option<Remedy> {
-        if by_manifest {
-            return matches!(self.reason, Reason::NotAllowed).then(|| IN_MANIFEST.into());
+    fn remedy(&self, decides: AllowListOwner) -> Option<Remedy> {
+        if decides == AllowListOwner::Manifest {
+            return self.could_be_listed().then(|| ADD_TO_MANIFEST.into());
         }
         match (&self.reason, self.setting()) {
             (Reason::Denied(rule), _) => Some(remedy!["remove ", SettingKey::Deny.to(rule), " to allow it"]),
@@ -176,19 +174,25 @@ impl ProxyRefusal {
         }
     }
 
-    /// What a [`Denial`] says. A manifest lists hosts one by one, and has no other setting.
-    fn denial(&self, by_manifest: bool) -> Denial {
-        let preset = self.preset().filter(|_| !by_manifest);
+    /// Whether an entry for exactly this destination would allow it.
+    pub(crate) fn could_be_listed(&self) -> bool {
+        self.setting().is_some_and(|setting| setting.key == SettingKey::Allow)
+    }
+
+    /// What a [`Denial`] says.
+    fn denial(&self, decides: AllowListOwner) -> Denial {
+        let is_of_policy = decides == AllowListOwner::Policy;
+        let preset = self.preset().filter(|_| is_of_policy);
         let reason = match self.reason {
             Reason::Malformed(_) | Reason::Method(_) => format!("the proxy refuses it: {self}"),
             _ => self.to_string(),
         };
         let is_loopback = self.destination.as_ref().is_some_and(|to| to.host.is_loopback());
         Denial {
-            remedy: self.remedy(by_manifest),
+            remedy: self.remedy(decides),
             preset: preset.map(Preset::word),
             is_update_check: preset.is_some_and(Preset::has_update_checks),
-            is_unlisted: matches!(self.reason, Reason::NotAllowed) && !is_loopback && !by_manifest,
+            is_unlisted: is_of_policy && matches!(self.reason, Reason::NotAllowed) && !is_loopback,
             ..Denial::new(Protection::Proxy, self.subject.clone(), reason, Basis::Observed)
         }
     }
@@ -249,9 +253,8 @@ const MAX_BACKLOG: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(crate) struct Denials {
+    decides: AllowListOwner,
     log: Mutex<Log>,
-    /// Whether a manifest lists what is allowed.
-    by_manifest: bool,
 }
 
 #[derive(Default)]
@@ -301,8 +304,8 @@ impl Log {
 }
 
 impl Denials {
-    pub(crate) fn new(by_manifest: bool) -> Self {
-        Self { log: Mutex::default(), by_manifest }
+    pub(crate) fn new(decides: AllowListOwner) -> Self {
+        Self { decides, ..Self::default() }
     }
 
     /// Keeps a denial, or a failure. Returns when the client may get its answer, if that is later.
@@ -316,7 +319,7 @@ impl Denials {
             log.failures.add(count, NetworkFailure { destination, cause, reason, has_unused_upstream });
             return log.delay();
         }
-        let denial = refusal.denial(self.by_manifest);
+        let denial = refusal.denial(self.decides);
         tracing::info!(subject = refusal.subject, reason = denial.reason, "denied");
         let mut log = self.lock();
         log.count += 1;
@@ -395,6 +398,30 @@ mod tests {
         add(&denials, "a.example");
         assert_eq!(subjects(second), ["b.example", "a.example"], "again is also after");
         assert!(subjects(denials.position()).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_manifest_is_changed_by_its_own_key_only() {
+        let denials = Denials::new(AllowListOwner::Manifest);
+        let destination = |text: &str| Destination::parse(text).expect("valid");
+        let address: IpAddr = "10.0.0.1".parse().expect("an address");
+        let blocked =
+            |text: &str| ProxyRefusal::of(&destination(text), Reason::AddressBlocked(address, "private"));
+        let refusals = [
+            ProxyRefusal::of(&destination("index.crates.io:443"), Reason::NotAllowed),
+            ProxyRefusal::request("a.example", Reason::NotAllowed),
+            blocked("10.0.0.1:443"),
+            blocked("a.example:443"),
+        ];
+        for refusal in &refusals {
+            denials.add(refusal, false);
+        }
+        let found = denials.since(0);
+        let advised: Vec<_> =
+            found.iter().map(|denial| denial.remedy.as_ref().map(Remedy::to_string)).collect();
+        let add = Some(ADD_TO_MANIFEST.to_owned());
+        assert_eq!(advised, [add.clone(), add.clone(), add, None]);
+        assert!(found.iter().all(|denial| denial.preset.is_none() && denial.advised().is_empty()));
     }
 
     #[tokio::test]

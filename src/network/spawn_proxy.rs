@@ -14,7 +14,7 @@ use crate::network::gate::Gate;
 use crate::network::hosts::HostPolicy;
 use crate::network::serving::Serving;
 use crate::network::stream::ProxyListener;
-use crate::plan::network::Settings;
+use crate::plan::network::{AllowListOwner, Settings};
 use crate::policy::audit::Audit;
 use crate::policy::network::address;
 use crate::report::error::Error;
@@ -64,7 +64,8 @@ impl SpawnProxy {
     /// A proxy for the hosts of a policy. `name` is the connector that lines of the audit log name.
     #[must_use]
     pub fn new(policy: HostPolicy, name: impl Into<String>) -> Self {
-        let settings = Settings { allow: policy.rules, by_manifest: true, ..Settings::default() };
+        let settings =
+            Settings { allow: policy.rules, decides: AllowListOwner::Manifest, ..Settings::default() };
         Self { name: name.into(), settings, log: None, serving: OnceLock::new() }
     }
 

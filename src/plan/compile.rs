@@ -38,7 +38,7 @@ use crate::report::error::Error;
 use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::Wording;
 use crate::view;
-use crate::view::inputs::{Inputs, OwnProgram, SandboxKind, Subject};
+use crate::view::inputs::{Inputs, ProgramInputs, SandboxKind, Subject};
 use crate::view::node::TmpfsSize;
 use crate::view::paths::host_links;
 use crate::view::paths::resolved::ResolvedPath;
@@ -92,7 +92,7 @@ pub(crate) fn compile_program(
     policy: &Policy,
     host: &Host,
     caller: &Caller,
-    program: Option<&OwnProgram>,
+    program: ProgramInputs<'_>,
 ) -> Result<Compiled, Error> {
     let kind = SandboxKind::Once;
     let begun = begin(policy, host, caller, kind)?;
@@ -272,7 +272,7 @@ fn show_grants(view: &mut View, inputs: &Inputs<'_>, resolved: Option<&ResolvedP
     }
     // Only now does the view hold every writable grant.
     symlink_check::refuse_links_of_commands(view, &named)?;
-    if let Subject::Program(Some(program)) = inputs.subject {
+    if let Subject::Program(ProgramInputs { own: Some(program), .. }) = inputs.subject {
         let node = view::Node::File { contents: program.contents.clone(), mode: 0o755 };
         view.grant(PlaceKind::Program, program.at.clone(), node)?;
     }

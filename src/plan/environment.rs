@@ -14,7 +14,7 @@ use crate::policy::env::EnvBase;
 use crate::policy::network::NetworkMode;
 use crate::report::error::{Error, KEPT_VARIABLE, VARIABLE};
 use crate::report::remedy::{SettingKey, remedy};
-use crate::view::inputs::{Inputs, SandboxKind};
+use crate::view::inputs::{Inputs, Subject};
 use crate::view::paths::source::exists;
 use crate::view::{Node, View, ViewEntry, certificates, toolchains};
 
@@ -77,6 +77,9 @@ const KEPT: &[&str] = &[
     "SOURCE_DATE_EPOCH",
 ];
 
+/// Variables of the caller that a program by manifest gets, beside `LC_*`: the manifest lists all others.
+const KEPT_FOR_PROGRAMS: &[&str] = &["HOME", "LANG", "PATH", "TERM", "USER"];
+
 /// Variables that name the registries of a company, and what tools trust and ask there. `*` stands for any
 /// text. The scrubbed environment keeps those that hold no credentials.
 const REGISTRIES: &[&str] = &[
@@ -136,7 +139,8 @@ pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> BTreeMap<OsSt
     if inputs.caller.variable("PATH").is_none() {
         put("PATH", OsStr::new(SYSTEM_PATH));
     }
-    if inputs.policy.profile.meaning().knows_caller {
+    let is_program = matches!(inputs.subject, Subject::Program(_));
+    if inputs.policy.profile.meaning().knows_caller && !is_program {
         // ss(8) of iproute2 then reads /proc/net at once. Else it complains first: the filter refuses
         // sock_diag(7), by which any user can make the kernel load modules.
         put("PROC_ROOT", OsStr::new("/proc"));
@@ -144,17 +148,15 @@ pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> BTreeMap<OsSt
     variables.extend(toolchains::variables(inputs, view));
     variables.extend(network::variables(inputs));
     variables.extend(certificates::variables(view));
-    for name in &inputs.policy.env.pass {
-        if let Some(value) = inputs.caller.variable(name) {
-            note_missing(inputs, view, name, value);
-            variables.insert(name.into(), value.to_owned());
-        }
+    for (name, value) in inputs.passed() {
+        note_missing(inputs, view, name, value);
+        variables.insert(name.into(), value.to_owned());
     }
     if let Some(options) = network::java_options(inputs) {
         variables.insert(network::JAVA_OPTIONS.into(), options);
     }
     variables.extend(inputs.policy.env.set.iter().map(|(name, value)| (name.into(), value.into())));
-    if !inputs.policy.shares_processes() || !matches!(inputs.kind, SandboxKind::Session { .. }) {
+    if !is_program && !inputs.are_shared() {
         keep_git_in_front(&mut variables);
     }
     variables
@@ -194,6 +196,11 @@ fn base(inputs: &Inputs<'_>, view: &mut View) -> BTreeMap<OsString, OsString> {
         return fixed.map(|(name, value)| (name.into(), value.into())).into();
     }
     let mut variables = inputs.caller.environment.clone();
+    if matches!(inputs.subject, Subject::Program(_)) {
+        let is_kept = |name: &OsStr| KEPT_FOR_PROGRAMS.iter().any(|kept| name == *kept) || is_locale(name);
+        variables.retain(|name, _| is_kept(name));
+        return variables;
+    }
     match inputs.policy.env.base {
         EnvBase::Scrubbed => variables.retain(|name, value| {
             is_kept(name) || is_registry(name) && !note_credentials(inputs, view, name, value)
@@ -224,7 +231,11 @@ pub fn is_known_variable(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> b
 }
 
 fn is_kept(name: &OsStr) -> bool {
-    KEPT.iter().any(|kept| name == *kept) || name.as_encoded_bytes().starts_with(b"LC_")
+    KEPT.iter().any(|kept| name == *kept) || is_locale(name)
+}
+
+fn is_locale(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b"LC_")
 }
 
 fn is_registry(name: &OsStr) -> bool {

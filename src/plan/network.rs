@@ -316,8 +316,11 @@ pub(crate) fn settings(inputs: &Inputs<'_>) -> Result<Option<Settings>, Error> {
         sockets: sockets(inputs).len(),
         guards_answers: inputs.policy.learn,
         wording: inputs.policy.wording,
-        by_manifest: matches!(inputs.subject, Subject::Program(_)),
         connect_only: false,
+        decides: match inputs.subject {
+            Subject::Workspace => AllowListOwner::Policy,
+            Subject::Program(_) => AllowListOwner::Manifest,
+        },
     }))
 }
 
@@ -362,10 +365,11 @@ pub(crate) fn java_options(inputs: &Inputs<'_>) -> Option<OsString> {
     if !asks_for_proxy(inputs) || inputs.policy.only_refuses() {
         return None;
     }
-    let env = &inputs.policy.env;
-    let is_passed = env.base == EnvBase::Inherit || env.pass.iter().any(|name| name == JAVA_OPTIONS);
+    let passed = inputs.passed().into_iter().find(|(name, _)| *name == JAVA_OPTIONS);
+    let inherits = inputs.policy.env.base == EnvBase::Inherit;
+    let inherited = || inputs.caller.variable(JAVA_OPTIONS).filter(|_| inherits);
     let mut options = OsString::new();
-    if let Some(theirs) = inputs.caller.variable(JAVA_OPTIONS).filter(|_| is_passed) {
+    if let Some(theirs) = passed.map(|(_, value)| value).or_else(inherited) {
         options.push(theirs);
         options.push(" ");
     }
@@ -437,10 +441,17 @@ pub(crate) struct Settings {
     pub(crate) guards_answers: bool,
     /// The words for settings in answers to refused requests.
     pub(crate) wording: Wording,
-    /// Whether a manifest lists what is allowed, and not a policy. It has no setting but its hosts.
-    pub(crate) by_manifest: bool,
     /// Whether nothing but CONNECT is served.
     pub(crate) connect_only: bool,
+    pub(crate) decides: AllowListOwner,
+}
+
+/// Whose list of allowed hosts it is: what a person changes to allow one more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum AllowListOwner {
+    #[default]
+    Policy,
+    Manifest,
 }
 
 /// How the proxy connects to allowed destinations.

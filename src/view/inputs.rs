@@ -1,7 +1,7 @@
 //! The inputs of one compilation: policy, host, caller, and what the sandbox is for.
 
-use std::collections::HashSet;
-use std::ffi::OsString;
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::{fs, io};
@@ -51,6 +51,19 @@ impl Inputs<'_> {
         reader(self.policy, self.host, self.caller)
     }
 
+    /// The variables of the caller that are passed on by name, with their values.
+    pub(crate) fn passed(&self) -> Vec<(&str, &OsStr)> {
+        match self.subject {
+            Subject::Workspace => {
+                let names = self.policy.env.pass.iter();
+                names.filter_map(|name| Some((&**name, self.caller.variable(name)?))).collect()
+            }
+            Subject::Program(ProgramInputs { variables, .. }) => {
+                variables.iter().map(|(name, value)| (&**name, &**value)).collect()
+            }
+        }
+    }
+
     /// HOME inside: the caller's, unless the profile hides everything about the caller.
     pub(crate) fn home(&self) -> PathBuf {
         if self.policy.profile.meaning().knows_caller { self.caller.home.clone() } else { "/home/ci".into() }
@@ -80,7 +93,16 @@ pub(crate) enum Subject<'s> {
     /// The workspace of the policy.
     Workspace,
     /// A program that the spawn broker checked. There is no workspace, even if the policy has one.
-    Program(Option<&'s OwnProgram>),
+    Program(ProgramInputs<'s>),
+}
+
+/// What the spawn broker decided about a program, beside its policy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProgramInputs<'s> {
+    /// The copy of the program, if it runs from one.
+    pub(crate) own: Option<&'s OwnProgram>,
+    /// The variables of the caller that it gets.
+    pub(crate) variables: &'s BTreeMap<String, OsString>,
 }
 
 /// A program that Kennel copies into the sandbox.

@@ -166,7 +166,7 @@ async fn every_spawn_has_a_line() {
     let (log, home) = (Log::new(), Home::new("exit 3"));
     let more = "credential_env_keys = ['TOKEN']\n[capabilities.spawn.operations]\nop = 'tool {word}'";
     let guest = Guest::new()
-        .spawn(&json!({"program": "/bin/sh", "argv": ["-c", "of-the-arguments"]}))
+        .spawn(&json!({"program": "/bin/sh", "argv": ["sh", "-c", "of-the-arguments"]}))
         .operation("other", &json!({}))
         .operation("op", &json!({"word": "of-the-arguments"}));
     let connector = compiled(log.open(), &home.manifest(more), guest);
@@ -270,7 +270,7 @@ async fn a_log_that_fails_closed_and_cannot_be_written_refuses_everything() {
     let programs = [
         locks().request(&json!({"url": url})),
         locks().request(&json!({"url": url, "credential": "oauth2"})),
-        locks().spawn(&json!({"program": "tool"})),
+        locks().spawn(&json!({"program": "tool", "argv": ["tool"]})),
         locks().print("{\"output\":{}}"),
     ];
     let (lock, ran) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(0)));

@@ -11,7 +11,7 @@ use kennel::connector::{
     SpawnExecutor, Spawned, Spawning,
 };
 use kennel::{
-    broker::{CredentialResolver, Envelope, SpawnPolicy},
+    broker::{CheckedSpawn, CredentialResolver},
     report::Class,
 };
 use serde_json::json;
@@ -42,21 +42,13 @@ impl HttpClient for Echo {
     }
 }
 
-/// Runs nothing: answers with the envelope, if that is allowed.
+/// Runs nothing: answers with what was checked.
 struct DryRun;
 
 impl SpawnExecutor for DryRun {
-    fn spawn<'s>(
-        &'s self,
-        policy: &'s SpawnPolicy,
-        envelope: &'s Envelope,
-        _: &'s dyn CredentialResolver,
-    ) -> Spawning<'s> {
-        Box::pin(async {
-            let checked = policy.check(envelope);
-            let stdout = json!({"program": envelope.program, "argv": envelope.argv}).to_string().into_bytes();
-            checked.map(|_| Spawned { status: 7, stdout, stderr: b"e".to_vec() })
-        })
+    fn spawn<'s>(&'s self, spawn: &'s CheckedSpawn, _: &'s dyn CredentialResolver) -> Spawning<'s> {
+        let stdout = json!({"program": spawn.called(), "argv": spawn.argv()}).to_string().into_bytes();
+        Box::pin(async { Ok(Spawned { status: 7, stdout, stderr: b"e".to_vec() }) })
     }
 }
 
@@ -210,12 +202,13 @@ async fn a_denied_request_decides_whatever_the_component_returns() {
 async fn a_component_spawns_what_the_manifest_grants() {
     let spawns = |program: &str| {
         let mut guest = Guest::host(&["spawn"]);
-        let program = guest.text(program);
-        let lists = format!("{EMPTY} {EMPTY} {NONE} {NONE} {EMPTY}");
-        guest.build(&format!("(call $spawn {program} {lists} (i32.const 512)) (call $passed_on)"))
+        let (program, stores) = (guest.text(program), guest.texts(300, &[program]));
+        // A list of one text, at 300.
+        let lists = format!("(i32.const 300) (i32.const 1) {EMPTY} {NONE} {NONE} {EMPTY}");
+        guest.build(&format!("{stores} (call $spawn {program} {lists} (i32.const 512)) (call $passed_on)"))
     };
     let output = call(PROGRAMS, &spawns("/bin/true")).await.unwrap().output.unwrap();
-    assert_eq!(serde_json::Value::from(output), json!({"program": "/bin/true", "argv": []}));
+    assert_eq!(serde_json::Value::from(output), json!({"program": "/bin/true", "argv": ["/bin/true"]}));
     let error = call(PROGRAMS, &spawns("/bin/false")).await.unwrap_err();
     assert_eq!(error.failure().class, Class::CapabilityDenied, "{error}");
 }
@@ -224,18 +217,8 @@ async fn a_component_spawns_what_the_manifest_grants() {
 async fn a_component_runs_operations_of_the_manifest() {
     let runs = |operation: &str, name: &str| {
         let mut guest = Guest::host(&["spawn-op"]);
-        let (operation, key, value) = (guest.text(operation), guest.text("name"), guest.text(name));
         // A list of one tuple, at 300.
-        let [key, value] = [key, value].map(|text| {
-            let numbers: Vec<_> = text.split(['(', ')']).filter(|part| part.starts_with("i32")).collect();
-            [format!("({})", numbers[0]), format!("({})", numbers[1])]
-        });
-        let stores: String = key
-            .iter()
-            .chain(&value)
-            .enumerate()
-            .map(|(number, part)| format!("(i32.store (i32.const {}) {part})", 300 + 4 * number))
-            .collect();
+        let (operation, stores) = (guest.text(operation), guest.texts(300, &["name", name]));
         let list = "(i32.const 300) (i32.const 1)";
         guest
             .build(&format!("{stores} (call $spawn-op {operation} {list} (i32.const 512)) (call $passed_on)"))
@@ -243,7 +226,7 @@ async fn a_component_runs_operations_of_the_manifest() {
     let manifest =
         &format!("{PROGRAMS}\n[capabilities.spawn.operations]\ngreet = '/bin/true hello {{name}}'");
     let output = call(manifest, &runs("greet", "w")).await.unwrap().output.unwrap();
-    assert_eq!(output["argv"], json!(["hello", "w"]));
+    assert_eq!(output["argv"], json!(["/bin/true", "hello", "w"]));
     for (operation, name) in [("other", "w"), ("greet", "a\0b")] {
         assert!(call(manifest, &runs(operation, name)).await.is_err(), "{operation}");
     }

@@ -92,6 +92,22 @@ impl Guest {
         format!("(i32.const {start}) (i32.const {})", text.len())
     }
 
+    /// Stores texts at `at`: for each, its start and its length.
+    pub(crate) fn texts(&mut self, at: usize, texts: &[&str]) -> String {
+        let mut stores = String::new();
+        for (number, text) in texts.iter().enumerate() {
+            let (start, at) = (1024 + self.data.len(), at + 8 * number);
+            self.data.extend_from_slice(text.as_bytes());
+            stores.push_str(&format!(
+                "(i32.store (i32.const {at}) (i32.const {start}))
+                 (i32.store (i32.const {}) (i32.const {}))",
+                at + 4,
+                text.len()
+            ));
+        }
+        stores
+    }
+
     /// The component. `body` ends `invoke` with `$ok` or `$error`. What host functions return is at 512.
     pub(crate) fn build(&self, body: &str) -> Vec<u8> {
         let Self { data, imports, lowered, passed, taken, export: (name, kind) } = self;

@@ -101,7 +101,7 @@ async fn there_is_an_answer_after_a_request_that_was_done_only() {
     assert_eq!(
         ran.told,
         [
-            "http_request: request to 127.0.0.2:1: the manifest does not grant this host",
+            "http_request: request to 127.0.0.2:1: the manifest does not grant this host; add it to capabilities.network.hosts of the manifest",
             "http_request: the request is no valid JSON",
             "http_request: its url: relative URL without a base",
         ]

@@ -12,7 +12,7 @@ use kennel::connector::{
 };
 use kennel::{
     Error,
-    broker::{CredentialResolver, Envelope, Manifest, SpawnPolicy},
+    broker::{CheckedSpawn, CredentialResolver, Manifest},
     report::{Boundary, Class, Failure, Protection},
 };
 use nix::sys::stat::Mode;
@@ -69,6 +69,7 @@ fn call() -> Call {
 
 /// `tool` with these arguments.
 fn tool(argv: &[&str]) -> Value {
+    let argv = [&["tool"], argv].concat();
     json!({"program": "tool", "argv": argv})
 }
 
@@ -112,8 +113,9 @@ async fn an_operation_runs_git_in_the_sandbox() {
 #[tokio::test]
 async fn a_program_reads_the_status_and_both_outputs() {
     let home = Home::new("printf '%s' \"out:$1\"; printf '%s' err: >&2; cat >&2; exit \"$2\"");
-    let envelope = json!({"program": "tool", "argv": ["a  b\n", "0"], "stdin": "given"});
-    let other = json!({"program": home.at("tool"), "argv": ["é", "7"], "env": {}, "cwd": home.at("out")});
+    let envelope = json!({"program": "tool", "argv": ["tool", "a  b\n", "0"], "stdin": "given"});
+    let (path, out) = (home.at("tool"), home.at("out"));
+    let other = json!({"program": path, "argv": ["any", "é", "7"], "env": {}, "cwd": out});
     let guest = Guest::new().spawned().spawn(&envelope).spawn(&other).spawn(&tool(&["", "300"]));
     let ran = home.run("", guest, call()).await;
     let nothing = Said { numbers: vec![-1; 5], texts: vec![String::new(), String::new()] };
@@ -128,7 +130,7 @@ async fn a_program_reads_the_status_and_both_outputs() {
 #[tokio::test]
 async fn null_is_what_an_absent_key_is() {
     let home = Home::new("echo $#");
-    let envelope = json!({"program": "tool", "argv": null, "env": null, "cwd": null, "stdin": null, "credential_env_keys": null});
+    let envelope = json!({"program": "tool", "argv": ["tool"], "env": null, "cwd": null, "stdin": null, "credential_env_keys": null});
     let operation = "[capabilities.spawn.operations]\nop = 'tool [{word}]'";
     let guest = Guest::new().spawn(&envelope).operation("op", &json!(null));
     let ran = home.run(operation, guest, call()).await;
@@ -185,9 +187,8 @@ async fn credentials_are_in_the_environment_of_the_child_only() {
     let home = Home::new("printf %s \"${#TOKEN} ${OTHER-none}\"");
     let keys = "env_passthrough = ['OTHER']\ncredential_env_keys = ['TOKEN']\n\
         [capabilities.spawn.operations]\nop = 'tool {word}'";
-    let with =
-        json!({"program": "tool", "argv": ["a"], "env": {"OTHER": "x"}, "credential_env_keys": ["TOKEN"]});
-    let without = json!({"program": "tool", "argv": ["a"]});
+    let with = json!({"program": "tool", "argv": ["tool", "a"], "env": {"OTHER": "x"}, "credential_env_keys": ["TOKEN"]});
+    let without = tool(&["a"]);
     let vault = Vault::with(SECRET);
     let guest = Guest::new().spawn(&with).spawn(&without).operation("op", &json!({"word": "w"})).dump();
     let ran = home.run(keys, guest, call().credentials(vault.clone())).await;
@@ -211,8 +212,8 @@ async fn credentials_are_in_the_environment_of_the_child_only() {
 async fn a_credential_that_is_not_there_runs_nothing() {
     let home = Home::new("touch ran");
     let keys = "credential_env_keys = ['TOKEN']";
-    let asks = json!({"program": "tool", "credential_env_keys": ["TOKEN"]});
-    let other = json!({"program": "tool", "credential_env_keys": ["PATH"]});
+    let asks = json!({"program": "tool", "argv": ["tool"], "credential_env_keys": ["TOKEN"]});
+    let other = json!({"program": "tool", "argv": ["tool"], "credential_env_keys": ["PATH"]});
     for (envelope, vault, class, message) in [
         (&asks, None, Class::BindingRequired, "credential TOKEN is required and was not given"),
         (&asks, Some(Ok(None)), Class::BindingRequired, "credential TOKEN is required and was not given"),
@@ -236,14 +237,22 @@ async fn what_the_manifest_does_not_grant_is_denied() {
     let home = Home::new("touch ran");
     let operations = "[capabilities.spawn.operations]\nop = 'tool {word}'";
     for (guest, requested, granted) in [
-        (Guest::new().spawn(&json!({"program": "/bin/sh", "argv": ["-c", "true"]})), "/bin/sh", None),
+        (Guest::new().spawn(&json!({"program": "/bin/sh", "argv": ["sh", "-c", "true"]})), "/bin/sh", None),
         (
-            Guest::new().spawn(&json!({"program": "tool", "argv": ["w"], "env": {"LD_PRELOAD": "x"}})),
+            Guest::new()
+                .spawn(&json!({"program": "tool", "argv": ["tool", "w"], "env": {"LD_PRELOAD": "x"}})),
             "LD_PRELOAD",
             None,
         ),
-        (Guest::new().spawn(&json!({"program": "tool", "argv": ["w"], "cwd": "/etc"})), "/etc", None),
-        (Guest::new().spawn(&json!({"program": "tool", "argv": ["a", "b"]})), "2 arguments", None),
+        (Guest::new().spawn(&json!({"program": "tool", "argv": ["tool", "w"], "cwd": "/etc"})), "/etc", None),
+        (Guest::new().spawn(&tool(&["a", "b"])), "2 arguments", None),
+        // The pattern is matched from its program on.
+        (
+            Guest::new().spawn(&json!({"program": "tool", "argv": ["w"]})),
+            "0 arguments",
+            Some(json!(["tool {word}"])),
+        ),
+        (Guest::new().spawn(&json!({"program": "tool", "argv": []})), "0 arguments", Some(json!([]))),
         (Guest::new().operation("other", &json!({})), "other", Some(json!(["op"]))),
         (Guest::new().operation("op", &json!({})), "op", None),
         (Guest::new().operation("op", &json!({"word": "w", "more": "x"})), "op", None),
@@ -397,52 +406,88 @@ async fn dropping_a_call_ends_its_spawn_with_all_its_processes() {
     }
 }
 
+/// What an executor was asked to run.
+#[derive(Clone, Debug, PartialEq)]
+struct Asked {
+    program: PathBuf,
+    argv: Vec<String>,
+    operation: Option<String>,
+    fs_write: Vec<PathBuf>,
+    cwd: Option<PathBuf>,
+    hosts: Vec<String>,
+    caps: [u64; 2],
+}
+
 /// Runs nothing: answers, and keeps what it was asked.
 #[derive(Clone)]
 struct Fake {
-    answer: fn(&SpawnPolicy, &Envelope) -> Result<Spawned, kennel::broker::SpawnError>,
-    asked: Arc<Mutex<Vec<Envelope>>>,
+    answer: fn() -> Result<Spawned, kennel::broker::SpawnError>,
+    asked: Arc<Mutex<Vec<Asked>>>,
 }
 
 impl SpawnExecutor for Fake {
-    fn spawn<'s>(
-        &'s self,
-        policy: &'s SpawnPolicy,
-        envelope: &'s Envelope,
-        credentials: &'s dyn CredentialResolver,
-    ) -> Spawning<'s> {
+    fn spawn<'s>(&'s self, spawn: &'s CheckedSpawn, credentials: &'s dyn CredentialResolver) -> Spawning<'s> {
+        let asked = Asked {
+            program: spawn.program().to_owned(),
+            argv: spawn.argv().to_vec(),
+            operation: spawn.operation().map(str::to_owned),
+            fs_write: spawn.fs_write().to_vec(),
+            cwd: spawn.cwd().map(Path::to_owned),
+            hosts: spawn.hosts().to_vec(),
+            caps: [spawn.stdout_cap(), spawn.stderr_cap()],
+        };
+        self.asked.lock().unwrap().push(asked);
         Box::pin(async {
-            self.asked.lock().unwrap().push(envelope.clone());
             credentials.resolve("TOKEN").await.unwrap();
-            (self.answer)(policy, envelope)
+            (self.answer)()
         })
     }
 }
 
 #[tokio::test]
-async fn another_executor_runs_what_programs_spawn() {
+async fn another_executor_runs_what_passed_the_gate() {
     let home = Home::new("touch ran");
     let fake = |answer| Fake { answer, asked: Arc::default() };
-    let operations = "[capabilities.spawn.operations]\nop = 'tool {word}'";
+    let operations = "[capabilities.spawn.operations]\nop = 'tool {word}'\n[capabilities.spawn.limits]\n\
+        max_stdout_bytes = 9\nmax_stderr_bytes = 0";
     let guest = || Guest::new().operation("op", &json!({"word": "w"}));
 
-    let says = fake(|_, _| Ok(Spawned { status: -5, stdout: b"o".to_vec(), stderr: b"e".to_vec() }));
+    let says = fake(|| Ok(Spawned { status: -5, stdout: b"o".to_vec(), stderr: b"e".to_vec() }));
     let vault = Vault::with("x");
-    let connector = home.connector(builder().spawn_executor(says.clone()), operations, guest());
+    let log = home.at("audit.log");
+    let connector = home.connector(builder().spawn_executor(says.clone()).audit(&log), operations, guest());
     let ran = run(&connector, call().credentials(vault.clone())).await;
     assert_eq!(ran.said, [ended(-5, "o", "e")]);
     assert_eq!(vault.asked(), ["TOKEN"]);
-    let asked = says.asked.lock().unwrap().remove(0);
-    assert_eq!((&*asked.program, &*asked.argv), ("tool", &["w".to_owned()][..]));
-
-    // It gets the policy of the call.
-    let checks = fake(|policy, envelope| policy.check(envelope).map(|_| Spawned::default()));
-    let connector = home.connector(builder().spawn_executor(checks), operations, guest());
-    run(&connector, call()).await.ended.unwrap();
+    let real = |name: &str| fs::canonicalize(home.at(name)).unwrap();
+    let asked = Asked {
+        program: real("tool"),
+        argv: vec!["tool".to_owned(), "w".to_owned()],
+        operation: Some("op".to_owned()),
+        fs_write: vec![real("out")],
+        cwd: Some(real("out")),
+        hosts: vec!["a.example:443".to_owned()],
+        caps: [9, 256 << 10],
+    };
+    assert_eq!(*says.asked.lock().unwrap(), [asked.clone()]);
+    // The call narrows what it gets, and the gate asks it nothing that is not allowed.
+    run(&connector, call().allow_hosts(["b.example:443"])).await.ended.unwrap();
+    assert_eq!(says.asked.lock().unwrap()[1], Asked { hosts: Vec::new(), ..asked });
     let ran = run(&connector, call().allow_programs(["git"])).await;
     assert_eq!(ran.error().failure().boundary, Boundary::Action);
+    let denied = Guest::new().spawn(&json!({"program": "/bin/sh", "argv": ["sh"]})).spawn(&tool(&["w", "x"]));
+    let connector = home.connector(builder().spawn_executor(says.clone()).audit(&log), operations, denied);
+    assert_eq!(run(&connector, call()).await.said, [not_run(-1), not_run(-1)]);
+    assert_eq!(says.asked.lock().unwrap().len(), 2);
+    let written = fs::read_to_string(&log).unwrap();
+    let lines = written.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let decisions: Vec<_> = lines
+        .filter(|line| line["event"] == "spawn")
+        .map(|line| line["decision"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(decisions, ["allowed", "allowed", "denied", "denied", "denied"], "{written}");
 
-    let lacks = fake(|_, _| {
+    let lacks = fake(|| {
         let (protection, reason) = (Protection::Root, "no user namespaces".to_owned());
         Err(Error::Unavailable { protection, reason, remedy: Some("turn them on".into()) }.into())
     });

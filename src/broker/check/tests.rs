@@ -1,9 +1,9 @@
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::broker::checked::SpawnLimits;
 use crate::report::failure::{Boundary, Class, Details};
 
 /// A home directory with the files that these manifests name: `bin/tool`, `work/in`, `work/out`, `secret`,
@@ -34,13 +34,7 @@ impl Home {
 
     fn policy(&self, spawn: &str) -> SpawnPolicy {
         let manifest = Manifest::from_toml(&format!("[capabilities.spawn]\n{spawn}")).expect(spawn);
-        SpawnPolicy {
-            manifest,
-            narrower: None,
-            limits: SpawnLimits::default(),
-            home: self.path.clone(),
-            audit: None,
-        }
+        SpawnPolicy { home: self.path.clone(), ..SpawnPolicy::new(manifest) }
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -49,11 +43,9 @@ impl Home {
 }
 
 fn envelope(program: impl AsRef<Path>, argv: &[&str]) -> Envelope {
-    Envelope {
-        program: program.as_ref().to_str().expect("text").to_owned(),
-        argv: argv.iter().map(|&argument| argument.to_owned()).collect(),
-        ..Envelope::default()
-    }
+    let program = program.as_ref().to_str().expect("text");
+    let name = program.rsplit('/').next().unwrap_or_default();
+    Envelope { program: program.to_owned(), ..Envelope::new(name, argv) }
 }
 
 /// The boundary that refused, and its message.
@@ -162,6 +154,19 @@ fn arguments_are_one_of_the_operations_where_there_are_some() {
         assert_eq!((boundary, said), (Boundary::Manifest, told));
     }
     assert!(policy.check(&envelope("other", &[])).is_ok(), "its own operation");
+    let with = |argv: &[&str]| Envelope {
+        argv: argv.iter().map(|&argument| argument.to_owned()).collect(),
+        ..envelope("tool", &[])
+    };
+    assert!(policy.check(&with(&["tool", "list"])).is_ok());
+    for (argv, number) in [(&["list"][..], 0), (&["other"], 0), (&["~/bin/tool", "list"], 1)] {
+        let told = format!("argument list of {number} arguments: is not one of the manifest's operations");
+        assert_eq!(refused(&policy, &with(argv)).1, told, "from the program's token on");
+    }
+    for policy in [&policy, &free] {
+        let told = "argument list of 0 arguments: argv is required".to_owned();
+        assert_eq!(refused(policy, &with(&[])), (Boundary::Action, told));
+    }
     assert!(refused(&free, &envelope("tool", &["hidden\0"])).1.ends_with("contains a NUL byte"));
 }
 
@@ -170,14 +175,23 @@ fn variables_are_those_that_are_listed() {
     let home = Home::new();
     let policy =
         home.policy(&format!("{SPAWN}env_passthrough = ['A', 'B', 'T']\ncredential_env_keys = ['T', 'U']\n"));
+    let policy = policy.variables(|name| Some(format!("value of {name}").into()));
     let with = |pairs: &[(&str, &str)], keys: &[&str]| Envelope {
         env: pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
         credential_env_keys: keys.iter().map(|&key| key.to_owned()).collect(),
         ..envelope("tool", &[])
     };
     let checked = policy.check(&with(&[("A", "1")], &["U"])).expect("listed");
-    assert_eq!((checked.passed, checked.credentials), (vec!["B".to_owned()], vec!["U".to_owned()]));
-    assert_eq!(policy.check(&with(&[], &["B", "U"])).expect("either list").passed, ["A"]);
+    let variables: Vec<_> = checked.environment().collect();
+    assert_eq!(variables, [("A", OsStr::new("1")), ("B", OsStr::new("value of B"))]);
+    assert_eq!(checked.credentials, ["U"]);
+    let passed = |policy: &SpawnPolicy, keys| policy.check(&with(&[], keys)).expect("allowed").passed;
+    assert_eq!(passed(&policy, &["B", "U"]).into_keys().collect::<Vec<_>>(), ["A"], "either list");
+    let some = policy.clone().variables(|name| (name == "A").then(OsString::new));
+    assert!(passed(&some, &[]).is_empty(), "an empty one is none");
+    let broken = policy.clone().variables(|_| Some("hidden\0".into()));
+    let told = refused(&broken, &with(&[], &[])).1;
+    assert_eq!(told, "environment variable A: its value contains a NUL byte");
     for (pairs, keys, said) in [
         (
             &[("LD_PRELOAD", "hidden")][..],
@@ -236,10 +250,21 @@ fn directories_are_compared_by_whole_components_where_they_lead() {
             "the message names no other path: {said}"
         );
     }
-    assert_eq!(policy.check(&envelope("tool", &[])).expect("none").cwd(), None);
+    for none in [envelope("tool", &[]), cwd("")] {
+        assert_eq!(policy.check(&none).expect("none").cwd(), None);
+    }
     let own = home.policy(&format!("{SPAWN}cwd = '~/work/in'"));
     assert_eq!(own.check(&envelope("tool", &[])).expect("the manifest's").cwd(), Some(&*home.at("work/in")));
-    assert_eq!(own.check(&cwd("~/work")).expect("the caller's").cwd(), Some(&*home.at("work")));
+    for same in ["~/work/in", "~/way_in", "~/work/../work/in/."] {
+        assert_eq!(own.check(&cwd(same)).expect(same).cwd(), Some(&*home.at("work/in")));
+    }
+    for other in ["~/work", "~/work/out", "~/work/in/absent", "~/secret", "work/in"] {
+        let error = own.check(&cwd(other)).expect_err(other);
+        let told = format!("working directory {other}: is not the cwd of the manifest");
+        assert_eq!(error.chain(), told);
+        let details = Details::Granted { requested: other.to_owned(), granted: vec!["~/work/in".to_owned()] };
+        assert_eq!((error.failure().boundary, error.failure().details), (Boundary::Manifest, details));
+    }
     assert!(
         refused(&home.policy(&format!("{SPAWN}cwd = '~'")), &envelope("tool", &[])).1.contains("neither")
     );

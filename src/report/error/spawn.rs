@@ -17,7 +17,7 @@ use crate::report::remedy::{Remedy, SettingKey, remedy};
 /// use kennel::{broker::{Envelope, Manifest, SpawnPolicy}, report::Class};
 ///
 /// let policy = SpawnPolicy::new(Manifest::from_toml("[capabilities]")?);
-/// let error = policy.check(&Envelope { program: "/bin/sh".into(), ..Envelope::default() }).unwrap_err();
+/// let error = policy.check(&Envelope::new("/bin/sh", &[])).unwrap_err();
 /// assert_eq!(error.failure().class, Class::CapabilityDenied);
 /// # Ok::<(), kennel::broker::SpawnError>(())
 /// ```

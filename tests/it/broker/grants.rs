@@ -74,6 +74,57 @@ async fn variables_come_from_the_envelope_and_from_the_caller() {
     let passed = std::env::var("CARGO_PKG_NAME").unwrap_or_else(|_| "unset".to_owned());
     let heard = said(policy.spawn(&envelope, &NoCredentials).await);
     assert_eq!(heard, format!("mine path {passed} unset\n"));
+    // The embedding program may say where the values come from.
+    let own = policy.variables(|name| Some(format!("value of {name}").into()));
+    let heard = said(own.spawn(&tool(&[]), &NoCredentials).await);
+    assert_eq!(heard, "value of A path value of CARGO_PKG_NAME unset\n");
+}
+
+/// Variables that a policy passes on, and that a manifest has to list.
+const OF_POLICIES: &[&str] = &[
+    "CARGO_REGISTRY_DEFAULT",
+    "EDITOR",
+    "GIT_AUTHOR_EMAIL",
+    "LANGUAGE",
+    "LOGNAME",
+    "PAGER",
+    "PIP_INDEX_URL",
+    "RUSTFLAGS",
+    "SHELL",
+    "TERM_PROGRAM",
+    "TZ",
+    "XDG_CONFIG_HOME",
+];
+
+#[test]
+fn a_program_gets_only_the_variables_that_its_manifest_lists() {
+    let home = Home::new("");
+    let manifest = "[capabilities.spawn]\nprograms = [{ path = '/usr/bin/env' }]\nenv_passthrough = ['PAGER', 'TZ']\n\
+                    [capabilities.spawn.operations]\nshow = 'env'\n";
+    let hosts = "[capabilities.network]\nhosts = ['a.example:443']\n";
+    let names = |manifest: &str| {
+        let mut command = home.op(manifest, &["show"]);
+        let base = [("PATH", "/usr/bin:/bin"), ("USER", "me"), ("LANG", "C"), ("TERM", "dumb"), ("TZ", "")];
+        command.env_clear().env("HOME", home.at("")).env("LC_ALL", "C").env("LC_MINE", "x").envs(base);
+        command.envs(OF_POLICIES.iter().filter(|name| **name != "TZ").map(|name| (name, "value")));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let mut names: Vec<_> =
+            text.lines().filter_map(|line| Some(line.split_once('=')?.0.to_owned())).collect();
+        names.sort();
+        names
+    };
+    let base = ["HOME", "LANG", "LC_ALL", "LC_MINE", "PAGER", "PATH", "TERM", "USER"];
+    assert_eq!(names(manifest), base, "TZ is listed and empty");
+    let more = names(&format!("{hosts}{manifest}"));
+    let is_of_network = |name: &&String| {
+        let name = name.to_lowercase();
+        name.contains("proxy") || name == "java_tool_options"
+    };
+    let (network, rest): (Vec<_>, Vec<_>) = more.iter().partition(is_of_network);
+    assert_eq!(rest, base.iter().collect::<Vec<_>>(), "{more:?}");
+    assert!(network.contains(&&"https_proxy".to_owned()), "{more:?}");
 }
 
 #[tokio::test]
@@ -94,10 +145,10 @@ async fn each_stream_has_its_cap_and_the_program_no_epipe() {
     assert_eq!(output.stdout[1 << 20..], marker(3_000_000 - (1 << 20)));
     assert_eq!(output.stderr[256 << 10..], marker(300_005 - (256 << 10)));
     assert_eq!((output.outcome.stdout_bytes, output.outcome.stderr_bytes), (Some(3_000_000), Some(300_005)));
-    let policy = home.spawn_policy("limits = { max_stdout_bytes = 10, max_stderr_bytes = 0 }");
+    let policy = home.spawn_policy("limits = { max_stdout_bytes = 10, max_stderr_bytes = 1 }");
     let output = policy.spawn(&tool(&[]), &NoCredentials).await.unwrap();
     assert_eq!(output.stdout[10..], marker(2_999_990));
-    assert_eq!(output.stderr, marker(300_005));
+    assert_eq!(output.stderr[1..], marker(300_004));
 }
 
 #[tokio::test]
@@ -175,7 +226,7 @@ fn an_action_with_one_name_of_a_program_has_not_its_other_names() {
     let erase = format!("show' }}, {{ path = '{}' }}", at("bin/erase"));
     let manifest = home.manifest("").replace("tool' }", &erase);
     let policy = SpawnPolicy::new(Manifest::from_toml(&manifest).unwrap());
-    let asked = |program: String| Envelope { program, ..Envelope::default() };
+    let asked = |program: String| Envelope::new(program, &[]);
     for program in ["erase".to_owned(), at("bin/erase")] {
         policy.check(&asked(program.clone())).unwrap();
         for listed in ["show".to_owned(), at("bin/show"), at("bin/tool"), at("in/bin/erase")] {

@@ -36,6 +36,18 @@ async fn help_reads_the_directory_and_writes_nothing() {
 }
 
 #[tokio::test]
+async fn help_gets_no_variable_but_those_that_every_program_gets() {
+    let home = Home::new("cat /proc/$$/environ");
+    let output = run_help(home.at("bin/tool"), &home.at("in"), &[]).await.unwrap();
+    let heard = text(&output.stdout);
+    for name in heard.split_terminator('\0').map(|variable| variable.split('=').next().unwrap()) {
+        let is_usual = ["HOME", "LANG", "PATH", "TERM", "USER"].contains(&name) || name.starts_with("LC_");
+        assert!(is_usual, "{name}: {heard:?}");
+    }
+    assert!(heard.contains("PATH="), "{heard:?}");
+}
+
+#[tokio::test]
 async fn help_of_a_program_of_the_path() {
     let home = Home::new("");
     let output = run_help_by_name("ls", &home.at("in"), &[]).await.unwrap();

@@ -88,11 +88,7 @@ fn write_script(path: &Path, script: &str) {
 
 /// `tool` with these arguments.
 fn tool(argv: &[&str]) -> Envelope {
-    Envelope {
-        program: "tool".to_owned(),
-        argv: argv.iter().map(|&argument| argument.to_owned()).collect(),
-        ..Envelope::default()
-    }
+    Envelope::new("tool", argv)
 }
 
 /// `tool`, which asks for the credential TOKEN.

@@ -369,7 +369,7 @@ async fn the_audit_log_has_every_decision_and_no_value_of_a_credential() {
     envelope.stdin = Some("hidden-input".to_owned());
     said(policy.spawn(&envelope, &keys("hidden-credential")).await);
     policy.spawn(&envelope, &NoCredentials).await.unwrap_err();
-    let other = kennel::broker::Envelope { argv: vec!["hidden-argument".to_owned(); 2], ..envelope.clone() };
+    let other = kennel::broker::Envelope { argv: vec!["hidden-argument".to_owned(); 3], ..envelope.clone() };
     let failure = policy.spawn(&other, &keys("hidden-credential")).await.unwrap_err().failure();
     let failed = policy.operation("say", &[("word", "--hidden")]).unwrap_err().failure();
     let text = fs::read_to_string(&log).unwrap();
