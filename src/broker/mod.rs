@@ -18,6 +18,7 @@ pub(crate) mod checked;
 pub(crate) mod envelope;
 pub(crate) mod executor;
 pub(crate) mod help;
+pub(crate) mod hosts;
 pub(crate) mod manifest;
 pub(crate) mod operation;
 pub(crate) mod paths;

@@ -47,7 +47,8 @@ use crate::report::error::policy::PolicyError;
 /// # }
 /// ```
 pub struct SpawnProxy {
-    name: String,
+    /// What lines of the audit log name.
+    origin: Origin,
     settings: Settings,
     log: Option<Arc<Log>>,
     /// Made for the first listener.
@@ -56,7 +57,7 @@ pub struct SpawnProxy {
 
 impl fmt::Debug for SpawnProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SpawnProxy").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("SpawnProxy").field("connector", &self.origin.connector).finish_non_exhaustive()
     }
 }
 
@@ -64,9 +65,13 @@ impl SpawnProxy {
     /// A proxy for the hosts of a policy. `name` is the connector that lines of the audit log name.
     #[must_use]
     pub fn new(policy: HostPolicy, name: impl Into<String>) -> Self {
+        Self::of(policy, Origin { connector: Some(name.into().into()), spawn: None })
+    }
+
+    pub(crate) fn of(policy: HostPolicy, origin: Origin) -> Self {
         let settings =
             Settings { allow: policy.rules, decides: AllowListOwner::Manifest, ..Settings::default() };
-        Self { name: name.into(), settings, log: None, serving: OnceLock::new() }
+        Self { origin, settings, log: None, serving: OnceLock::new() }
     }
 
     /// Serves CONNECT only: another method is answered with 405, and SOCKS5 is no protocol here.
@@ -116,8 +121,7 @@ impl SpawnProxy {
     pub fn serve(&self, listener: impl Into<ProxyListener>) -> Result<(), Error> {
         let serving = self.serving.get_or_init(|| {
             let gate = Arc::new(Gate::direct(self.settings.clone()));
-            let origin = Origin { connector: Some(self.name.as_str().into()), spawn: None };
-            Serving::new(&gate, &Trail::new(self.log.as_ref(), origin), None)
+            Serving::new(&gate, &Trail::new(self.log.as_ref(), self.origin.clone()), None)
         });
         serving.listen(listener.into()).map_err(Error::io("serve clients of the proxy"))
     }
