@@ -199,6 +199,7 @@ mod tests {
             directory: huge.clone(),
         };
         let spawn = Record::Spawn(SpawnRecord {
+            allowed: None,
             decision: "denied",
             program: &huge,
             operation: None,

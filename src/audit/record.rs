@@ -70,7 +70,6 @@ pub(crate) enum Record<'r> {
 /// A call of a connector.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ConnectorCall<'r> {
-    pub(crate) connector: &'r str,
     pub(crate) operation: &'r str,
     /// `ended`, `failed`, or `dropped` if the caller did not wait; `begun` in a log that fails closed, before
     /// the program runs.
@@ -84,7 +83,6 @@ pub(crate) struct ConnectorCall<'r> {
 /// A request with a credential.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct CredentialUse<'r> {
-    pub(crate) connector: &'r str,
     /// The kind of the credential.
     pub(crate) kind: &'r str,
     /// `allowed`, `denied` or `failed`.
@@ -106,6 +104,9 @@ pub(crate) enum EndRecord {
 /// A request to spawn a program: names and lengths.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct SpawnRecord<'r> {
+    /// The record that allowed it, if the broker then could not start it. It names the spawn.
+    #[serde(skip)]
+    pub(crate) allowed: Option<&'r str>,
     /// `allowed` or `denied`; `failed` if the broker allowed the program and could not start it.
     pub(crate) decision: &'static str,
     /// The program as the request names it.
@@ -203,13 +204,11 @@ impl Record<'_> {
                     ArgumentsShape::Lengths(lengths) => lengths.truncate(ENTRIES_MAX),
                 }
             }
-            Self::Connector(ConnectorCall { connector, operation, reason, .. }) => {
-                (*connector, *operation) = (truncated(connector), truncated(operation));
+            Self::Connector(ConnectorCall { operation, reason, .. }) => {
+                *operation = truncated(operation);
                 reason.iter_mut().for_each(truncate_text);
             }
-            Self::Credential(CredentialUse { connector, kind, .. }) => {
-                (*connector, *kind) = (truncated(connector), truncated(kind));
-            }
+            Self::Credential(CredentialUse { kind, .. }) => *kind = truncated(kind),
             Self::Denial { subject, reason, .. } => {
                 *subject = truncated(subject);
                 *reason = truncated(reason);
@@ -231,6 +230,12 @@ pub(crate) struct Line<'l> {
     session: &'l str,
     /// The number of the command in its session, from 1. `None`: more than one command could be meant.
     exec: Option<u64>,
+    /// The connector that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) connector: Option<&'l str>,
+    /// The spawn that it is about, by the id of its first record.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) spawn: Option<&'l str>,
     #[serde(flatten)]
     record: Record<'l>,
     /// The number of records before this one that could not be written.
@@ -247,7 +252,8 @@ pub(crate) struct Line<'l> {
 impl<'l> Line<'l> {
     pub(crate) fn new(id: &'l str, session: &'l str, exec: Option<u64>, record: Record<'l>) -> Self {
         let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
-        Self { time, id, session, exec, record, lost: 0, cut: false, prev: None }
+        let (connector, spawn, prev) = (None, None, None);
+        Self { time, id, session, exec, connector, spawn, record, lost: 0, cut: false, prev }
     }
 
     /// The line as JSON without its newline, shorter than [`chain::LINE_MAX`].
@@ -258,6 +264,7 @@ impl<'l> Line<'l> {
             return Ok(bytes);
         }
         self.record.truncate();
+        self.connector = self.connector.map(truncated);
         self.cut = true;
         escape::json(&self, CompactFormatter)
     }
@@ -324,6 +331,7 @@ mod tests {
                 duration_ms: 0,
             }),
             Record::Spawn(SpawnRecord {
+                allowed: None,
                 decision: "allowed",
                 program: "p",
                 operation: None,
@@ -335,19 +343,13 @@ mod tests {
                 reason: None,
             }),
             Record::Connector(ConnectorCall {
-                connector: "c",
                 operation: "o",
                 decision: "ended",
                 class: None,
                 reason: None,
                 duration_ms: 0,
             }),
-            Record::Credential(CredentialUse {
-                connector: "c",
-                kind: "oauth2",
-                decision: "allowed",
-                class: None,
-            }),
+            Record::Credential(CredentialUse { kind: "oauth2", decision: "allowed", class: None }),
         ]
     }
 
@@ -384,6 +386,7 @@ mod tests {
                 "lengths",
                 "shell",
                 "--audit-arguments",
+                "argv[0]",
             ];
             for word in named {
                 assert!(
@@ -394,7 +397,7 @@ mod tests {
         }
         let (_, section) = document.split_once("## What a line has\n").expect("the section");
         let section = words(section.split("\n## ").next().unwrap_or_default());
-        for key in ["time", "event", "id", "session", "exec", "lost", "cut", "prev"] {
+        for key in ["time", "event", "id", "session", "exec", "connector", "spawn", "lost", "cut", "prev"] {
             assert!(section.contains(key), "docs/audit.md lacks `{key}`");
         }
     }

@@ -22,10 +22,20 @@ use crate::sys::locked;
 /// The number of sandboxes that this process has created.
 static SANDBOXES: AtomicU64 = AtomicU64::new(0);
 
+/// Whom the records of a trail are about, beside the sandbox. Empty for a sandbox that a caller asks for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Origin {
+    /// The connector, by its name.
+    pub(crate) connector: Option<Arc<str>>,
+    /// The spawn, by the id of its first record.
+    pub(crate) spawn: Option<Arc<str>>,
+}
+
 /// The audit trail of one sandbox. A sandbox without a log has one too, because it numbers the commands.
 #[derive(Debug)]
 pub(crate) struct Trail {
     session: String,
+    origin: Origin,
     log: Option<Arc<Log>>,
     records: AtomicU64,
     commands: Mutex<Commands>,
@@ -41,8 +51,9 @@ struct Commands {
 }
 
 impl Trail {
-    pub(crate) fn new(log: Option<&Arc<Log>>) -> Arc<Self> {
+    pub(crate) fn new(log: Option<&Arc<Log>>, origin: Origin) -> Arc<Self> {
         Arc::new(Self {
+            origin,
             session: format!("{}.{}", std::process::id(), SANDBOXES.fetch_add(1, Relaxed)),
             log: log.cloned(),
             records: AtomicU64::new(0),
@@ -53,6 +64,10 @@ impl Trail {
     /// The name of the sandbox in the log.
     pub(crate) fn session(&self) -> &str {
         &self.session
+    }
+
+    pub(crate) fn origin(&self) -> &Origin {
+        &self.origin
     }
 
     /// Whether nothing may happen that cannot be logged.
@@ -71,7 +86,15 @@ impl Trail {
     ) -> Result<Option<String>, AuditError> {
         let Some(log) = &self.log else { return Ok(None) };
         let id = format!("{}.{}", self.session, self.records.fetch_add(1, Relaxed));
-        match log.write(Line::new(&id, &self.session, exec, record())) {
+        let record = record();
+        let own_spawn = match &record {
+            Record::Spawn(spawn) => Some(spawn.allowed.unwrap_or(&id)),
+            _ => None,
+        };
+        let mut line = Line::new(&id, &self.session, exec, record);
+        line.connector = self.origin.connector.as_deref();
+        line.spawn = own_spawn.or(self.origin.spawn.as_deref());
+        match log.write(line) {
             Ok(()) => Ok(Some(id)),
             Err(source) if log.audit().fail_closed => {
                 Err(AuditError::Write { path: log.audit().path.clone(), source })

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::broker::SpawnPolicy;
-use crate::broker::checked::{CheckedSpawn, Effective};
+use crate::broker::checked::CheckedSpawn;
 use crate::broker::envelope::Envelope;
 use crate::broker::manifest::{Manifest, Program};
 use crate::broker::operation::Operation;
@@ -56,7 +56,8 @@ impl SpawnPolicy {
             writes: grants.writes,
             manifest: manifest.file.clone(),
             hosts: manifest.hosts.clone(),
-            ..CheckedSpawn::of(resolved, Effective::of(&self.limits, &manifest.spawn.limits))
+            audit: self.audit.as_ref().map(|own| own.audit.clone()),
+            ..CheckedSpawn::of(resolved, self.limits.or(&manifest.spawn.limits))
         })
     }
 }

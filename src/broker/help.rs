@@ -4,9 +4,8 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::Duration;
 
-use crate::broker::checked::{CheckedSpawn, Effective, NoCredentials};
+use crate::broker::checked::{CheckedSpawn, NoCredentials, SpawnLimits};
 use crate::broker::paths::Resolved;
 use crate::broker::run;
 use crate::caller::Caller;
@@ -19,8 +18,8 @@ use crate::report::failure::{Boundary, Class, Failure, failure_of};
 use crate::report::outcome::Output;
 use crate::report::remedy::Remedy;
 
-/// How long a program may take to print its help.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a program may take to print its help, in seconds.
+const PATIENCE: u64 = 5;
 
 /// Runs `program subcommands… --help` in a sandbox that shows the system and `cwd`, both read-only, and
 /// nothing else: no network, no credentials, no home. Kennel kills it after 5 seconds, and keeps 1 MiB of
@@ -110,9 +109,9 @@ async fn help_of(
         argv: [called].into_iter().chain(help).collect(),
         reads: vec![directory.path.clone()],
         cwd: Some(directory.path),
-        ..CheckedSpawn::of(program, Effective::ceiling(PATIENCE))
+        ..CheckedSpawn::of(program, SpawnLimits::most(PATIENCE))
     };
-    run::run(&spawn, None, &NoCredentials).await
+    spawn.run(&NoCredentials).await
 }
 
 fn refused(what: &'static str, asked: &str, reason: &str) -> SpawnError {

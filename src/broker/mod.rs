@@ -16,7 +16,9 @@
 pub(crate) mod check;
 pub(crate) mod checked;
 pub(crate) mod envelope;
+pub(crate) mod executor;
 pub(crate) mod help;
+pub(crate) mod hosts;
 pub(crate) mod manifest;
 pub(crate) mod operation;
 pub(crate) mod paths;
@@ -25,6 +27,7 @@ pub(crate) mod run;
 
 pub use crate::broker::checked::{CheckedSpawn, CredentialResolver, NoCredentials, Resolving, SpawnLimits};
 pub use crate::broker::envelope::Envelope;
+pub use crate::broker::executor::{SpawnExecutor, Spawned, Spawning};
 pub use crate::broker::help::{Unavailable, run_help, run_help_by_name, sandbox_available};
 pub use crate::broker::manifest::Manifest;
 pub use crate::report::error::spawn::{CredentialError, SpawnError};
@@ -35,6 +38,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::{env, fmt};
 
+use crate::audit::trail::Origin;
 use crate::caller::Caller;
 use crate::policy::audit::Audit;
 #[cfg(feature = "wasm")]
@@ -163,11 +167,16 @@ impl SpawnPolicy {
     /// # Errors
     /// The log cannot be opened, or programs of the manifest could replace it: see
     /// [`check_outside`](Self::check_outside).
-    pub fn audit(mut self, audit: impl Into<Audit>) -> Result<Self, SpawnError> {
-        let audit = audit.into();
+    pub fn audit(self, audit: impl Into<Audit>) -> Result<Self, SpawnError> {
+        let connector = self.manifest.name().map(Arc::from);
+        self.audited(audit.into(), connector)
+    }
+
+    /// As [`audit`](Self::audit), for a connector of this name.
+    pub(crate) fn audited(mut self, audit: Audit, connector: Option<Arc<str>>) -> Result<Self, SpawnError> {
         // Check the path before anything is created there.
         self.check_outside("audit log", &audit.path)?;
-        self.audit = Some(run::BrokerAudit::open(audit)?);
+        self.audit = Some(run::BrokerAudit::open(audit, connector)?);
         Ok(self)
     }
 
@@ -197,7 +206,7 @@ impl SpawnPolicy {
         self.rendered(name, values).or_else(|error| {
             let known = self.manifest.spawn.operations.get(name).map(|operation| operation.program.clone());
             let asked = Envelope { program: known.unwrap_or_default(), ..Envelope::default() };
-            let id = self.record(&asked, Err(&error), "denied")?;
+            let id = self.record(&asked, Err(&error), "denied", None)?;
             Err(error.recorded(id))
         })
     }
@@ -239,8 +248,14 @@ impl SpawnPolicy {
     pub fn check(&self, envelope: &Envelope) -> Result<CheckedSpawn, SpawnError> {
         let checked = self.checked(envelope);
         let decision = if checked.is_ok() { "allowed" } else { "denied" };
-        let id = self.record(envelope, checked.as_ref(), decision)?;
-        checked.map_err(|error| error.recorded(id))
+        let id = self.record(envelope, checked.as_ref(), decision, None)?;
+        match checked {
+            Ok(spawn) => Ok(CheckedSpawn {
+                origin: self.audit.as_ref().map(|own| own.origin(id)).unwrap_or_default(),
+                ..spawn
+            }),
+            Err(error) => Err(error.recorded(id)),
+        }
     }
 
     /// Checks an envelope and runs its program to the end, in a sandbox with exactly what the manifest
@@ -260,13 +275,59 @@ impl SpawnPolicy {
         resolver: &dyn CredentialResolver,
     ) -> Result<Output, SpawnError> {
         let spawn = self.check(envelope)?;
-        let audit = self.audit.as_ref().map(|own| &own.audit);
-        match run::run(&spawn, audit, resolver).await {
-            Ok(output) => Ok(output),
-            Err(error) => {
-                let id = self.record(envelope, Err(&error), "failed")?;
-                Err(error.recorded(id))
-            }
-        }
+        let ended = spawn.run(resolver).await;
+        self.recorded(envelope, &spawn.origin, ended)
+    }
+
+    /// Checks an envelope like [`spawn`](Self::spawn), and lets `executor` run its program.
+    ///
+    /// ```
+    /// use kennel::broker::{
+    ///     CheckedSpawn, CredentialResolver, Envelope, Manifest, NoCredentials, SpawnExecutor, SpawnPolicy, Spawned,
+    ///     Spawning,
+    /// };
+    ///
+    /// /// Runs nothing.
+    /// struct DryRun;
+    ///
+    /// impl SpawnExecutor for DryRun {
+    ///     fn spawn<'s>(&'s self, _: &'s CheckedSpawn, _: &'s dyn CredentialResolver) -> Spawning<'s> {
+    ///         Box::pin(async { Ok(Spawned::default()) })
+    ///     }
+    /// }
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let manifest = Manifest::from_toml("capabilities.spawn.programs = [{ path = '/bin/sh' }]")?;
+    /// let policy = SpawnPolicy::new(manifest);
+    /// policy.execute(&Envelope::new("sh", &["-c", "exit 7"]), &NoCredentials, &DryRun).await?;
+    /// policy.execute(&Envelope::new("ls", &[]), &NoCredentials, &DryRun).await.unwrap_err();
+    /// # Ok::<(), kennel::broker::SpawnError>(())
+    /// # }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`check`](Self::check), and those of the executor.
+    pub async fn execute(
+        &self,
+        envelope: &Envelope,
+        resolver: &dyn CredentialResolver,
+        executor: &dyn SpawnExecutor,
+    ) -> Result<Spawned, SpawnError> {
+        let spawn = self.check(envelope)?;
+        let ended = executor.spawn(&spawn, resolver).await;
+        self.recorded(envelope, &spawn.origin, ended)
+    }
+
+    /// How a checked spawn ended. A failure is in the audit log, too.
+    fn recorded<T>(
+        &self,
+        envelope: &Envelope,
+        origin: &Origin,
+        ended: Result<T, SpawnError>,
+    ) -> Result<T, SpawnError> {
+        ended.or_else(|error| {
+            let id = self.record(envelope, Err(&error), "failed", origin.spawn.as_deref())?;
+            Err(error.recorded(id))
+        })
     }
 }

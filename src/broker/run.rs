@@ -1,22 +1,20 @@
 //! Runs a checked spawn: builds a policy from it and runs it with the same engine as every other command.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use sha2::{Digest, Sha256};
 
 use crate::audit::log::Log;
 use crate::audit::record::{ArgumentsShape, Record, SpawnRecord};
-use crate::audit::trail::Trail;
+use crate::audit::trail::{Origin, Trail};
 use crate::broker::SpawnPolicy;
-use crate::broker::checked::{CheckedSpawn, CredentialResolver, Effective};
+use crate::broker::checked::{CheckedSpawn, CredentialResolver, SpawnLimits};
 use crate::broker::envelope::Envelope;
 use crate::broker::paths::{Resolved, expanded, is_written};
 use crate::caller::Caller;
@@ -29,6 +27,7 @@ use crate::policy::Policy;
 use crate::policy::audit::Audit;
 use crate::policy::network::NetworkMode;
 use crate::policy::profile::{Profile, Toolchains};
+use crate::policy::units::Size;
 use crate::report::error::Error;
 use crate::report::error::spawn::{Hash, SpawnError};
 use crate::report::outcome::Output;
@@ -37,20 +36,61 @@ use crate::sys::secret::Secret;
 use crate::view::inputs::{OwnProgram, ProgramInputs};
 use crate::view::{inputs, system};
 
-/// Loads the program, prepares the sandbox, resolves the credentials, and runs the program. Credentials come
-/// last, so that the resolver is never asked for a secret that would not be used.
-pub(crate) async fn run(
-    spawn: &CheckedSpawn,
-    audit: Option<&Audit>,
-    resolver: &dyn CredentialResolver,
-) -> Result<Output, SpawnError> {
-    let mut command = prepare(spawn, audit, own_copy(spawn).await?)?;
-    command.secrets(resolve(&spawn.credentials, resolver).await?);
-    let output = match &spawn.stdin {
-        Some(input) => command.output_with_input(input.as_bytes()).await,
-        None => command.output().await,
-    };
-    Ok(output?)
+impl CheckedSpawn {
+    /// Runs the program in Kennel's sandbox, with exactly what was checked. Loads the program, prepares the
+    /// sandbox, resolves the credentials, and runs the program. Credentials come last, so that the resolver is
+    /// never asked for a secret that would not be used.
+    ///
+    /// ```no_run
+    /// use kennel::broker::{Envelope, Manifest, NoCredentials, SpawnPolicy};
+    ///
+    /// # async fn example() -> Result<(), kennel::broker::SpawnError> {
+    /// let policy = SpawnPolicy::new(Manifest::load("gh.toml".as_ref())?);
+    /// let checked = policy.check(&Envelope::new("gh", &["--version"]))?;
+    /// println!("{}", String::from_utf8_lossy(&checked.run(&NoCredentials).await?.stdout));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The program cannot be loaded or does not match its hash; a credential is missing; the sandbox could not
+    /// be prepared.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O and time enabled.
+    pub async fn run(&self, resolver: &dyn CredentialResolver) -> Result<Output, SpawnError> {
+        let mut command = prepare(self, own_copy(self).await?)?;
+        let secrets = self.resolve(resolver).await?;
+        command.secrets(secrets.into_iter().map(|(key, secret)| (key.into(), secret)).collect());
+        let output = match &self.stdin {
+            Some(input) => command.output_with_input(input.as_bytes()).await,
+            None => command.output().await,
+        };
+        Ok(output?)
+    }
+
+    /// Asks `resolver` for each of the [`credentials`](Self::credentials), for an executor of your own: ask
+    /// last, and put the values into the environment of the program only.
+    ///
+    /// # Errors
+    /// A value is missing, or cannot be in an environment.
+    pub async fn resolve(
+        &self,
+        resolver: &dyn CredentialResolver,
+    ) -> Result<Vec<(String, Secret)>, SpawnError> {
+        let mut secrets = Vec::with_capacity(self.credentials.len());
+        for key in &self.credentials {
+            let failed = |source| SpawnError::CredentialFailed { key: key.clone(), source };
+            let secret = resolver.resolve(key).await.map_err(failed)?;
+            let secret = secret.filter(|secret| !secret.expose().is_empty());
+            let secret = secret.ok_or_else(|| SpawnError::CredentialRequired { key: key.clone() })?;
+            if secret.expose().contains(&0) {
+                return Err(failed("the value contains a NUL byte".into()));
+            }
+            secrets.push((key.clone(), secret));
+        }
+        Ok(secrets)
+    }
 }
 
 /// A copy of the program for the sandbox, if the manifest has a hash for it.
@@ -65,10 +105,10 @@ async fn own_copy(spawn: &CheckedSpawn) -> Result<Option<OwnProgram>, SpawnError
 }
 
 /// The command, complete except for its credentials.
-fn prepare(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<OwnProgram>) -> Result<Command, Error> {
-    let sandbox = sandbox(spawn, audit, own.as_ref())?;
+fn prepare(spawn: &CheckedSpawn, own: Option<OwnProgram>) -> Result<Command, Error> {
+    let sandbox = sandbox(spawn, own.as_ref())?;
     let mut command = sandbox.command(own.as_ref().map_or(&*spawn.program, |own| &own.at));
-    command.arg0(&spawn.called).args(spawn.arguments()).output_caps(spawn.limits.output);
+    command.arg0(&spawn.called).args(spawn.arguments()).output_caps([spawn.stdout_cap(), spawn.stderr_cap()]);
     for (name, value) in &spawn.environment {
         command.env(name, value);
     }
@@ -76,13 +116,13 @@ fn prepare(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<OwnProgram>)
 }
 
 /// The sandbox that the spawn runs in.
-fn sandbox(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<&OwnProgram>) -> Result<Sandbox, Error> {
-    let policy = Policy { audit: audit.cloned(), ..policy(spawn, own.is_some()) };
+fn sandbox(spawn: &CheckedSpawn, own: Option<&OwnProgram>) -> Result<Sandbox, Error> {
+    let policy = Policy { audit: spawn.audit.clone(), ..policy(spawn, own.is_some()) };
     let (host, caller) = (Host::detect_for(&policy), Caller::current());
     let program = ProgramInputs { own, variables: &spawn.passed };
     let compiled = compile::compile_program(&policy, &host, &caller, program)?;
     let images = Images::new(inputs::spawn_options(&policy, &host, &caller))?;
-    Ok(Sandbox::once(Prepared::new(compiled, images)?))
+    Ok(Sandbox::once(Prepared::new(compiled, images)?.with_origin(spawn.origin.clone())))
 }
 
 /// The policy of the spawn. It has no workspace.
@@ -90,8 +130,8 @@ fn policy(spawn: &CheckedSpawn, has_copy: bool) -> Policy {
     let mut policy = Policy::profile(Profile::RepoWrite, ".")
         .toolchains(Toolchains::None)
         .cwd(spawn.cwd.as_deref().unwrap_or(Path::new("/")))
-        .timeout(spawn.limits.wall);
-    policy.limits.memory = Some(spawn.limits.memory);
+        .timeout(spawn.limits.wall_time());
+    policy.limits.memory = Some(Size::from_bytes(spawn.limits.memory_bytes()));
     policy.network.mode = Some(if spawn.hosts.is_empty() { NetworkMode::None } else { NetworkMode::Proxy });
     policy.network.allow.clone_from(&spawn.hosts);
     policy.files.extend(spawn.manifest.clone());
@@ -105,33 +145,14 @@ fn policy(spawn: &CheckedSpawn, has_copy: bool) -> Policy {
     if is_shown || spawn.reads.contains(&spawn.program) { policy } else { policy.read_only(&spawn.program) }
 }
 
-/// The value of each credential.
-async fn resolve(
-    keys: &[String],
-    resolver: &dyn CredentialResolver,
-) -> Result<Vec<(OsString, Secret)>, SpawnError> {
-    let mut secrets = Vec::with_capacity(keys.len());
-    for key in keys {
-        let failed = |source| SpawnError::CredentialFailed { key: key.clone(), source };
-        let secret = resolver.resolve(key).await.map_err(failed)?;
-        let secret = secret.filter(|secret| !secret.expose().is_empty());
-        let secret = secret.ok_or_else(|| SpawnError::CredentialRequired { key: key.clone() })?;
-        if secret.expose().contains(&0) {
-            return Err(failed("the value contains a NUL byte".into()));
-        }
-        secrets.push((key.into(), secret));
-    }
-    Ok(secrets)
-}
-
 /// Starts a sandbox like that of a spawn, without a program in it.
 ///
 /// # Errors
 /// Those of [`Sandbox::try_start`].
 pub(crate) async fn try_start() -> Result<(), Error> {
     let nothing = Resolved { named: "none".into(), path: "/usr/.kennel/none".into() };
-    let nothing = CheckedSpawn::of(nothing, Effective::ceiling(Duration::from_secs(10)));
-    sandbox(&nothing, None, None)?.try_start().await
+    let nothing = CheckedSpawn::of(nothing, SpawnLimits::most(10));
+    sandbox(&nothing, None)?.try_start().await
 }
 
 // Audit records: each decision, with the shape of arguments and the names of variables, but no values.
@@ -146,18 +167,25 @@ pub(crate) struct BrokerAudit {
 impl BrokerAudit {
     /// # Errors
     /// The log cannot be opened.
-    pub(crate) fn open(audit: Audit) -> Result<Self, Error> {
+    pub(crate) fn open(audit: Audit, connector: Option<Arc<str>>) -> Result<Self, Error> {
         // Arguments may hold secret values here, so never log them.
         let path =
             std::path::absolute(&audit.path).map_err(Error::io("find the directory of the audit log"))?;
         let audit = Audit { path, arguments: false, ..audit };
-        let trail = Trail::new(Some(&Arc::new(Log::open(&audit)?)));
+        let origin = Origin { connector, spawn: None };
+        let trail = Trail::new(Some(&Arc::new(Log::open(&audit)?)), origin);
         Ok(Self { audit, trail })
+    }
+
+    /// Whom the sandbox of a spawn is about. `id` is that of the record that allowed the spawn.
+    pub(crate) fn origin(&self, id: Option<String>) -> Origin {
+        Origin { spawn: id.map(Into::into), ..self.trail.origin().clone() }
     }
 }
 
 impl SpawnPolicy {
-    /// Records a decision and returns the id of the record.
+    /// Records a decision and returns the id of the record. `allowed` is the record of an earlier decision
+    /// about the same spawn.
     ///
     /// # Errors
     /// The record cannot be written, and the log is `fail_closed`.
@@ -166,12 +194,14 @@ impl SpawnPolicy {
         envelope: &Envelope,
         found: Result<&CheckedSpawn, &SpawnError>,
         decision: &'static str,
+        allowed: Option<&str>,
     ) -> Result<Option<String>, SpawnError> {
         let Some(audit) = &self.audit else { return Ok(None) };
         let operation = found.ok().and_then(CheckedSpawn::operation);
         let failure = found.err().map(SpawnError::failure);
         let written = audit.trail.write(None, || {
             Record::Spawn(SpawnRecord {
+                allowed,
                 decision,
                 program: &envelope.program,
                 operation,

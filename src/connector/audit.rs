@@ -11,7 +11,6 @@ use crate::report::failure::Failure;
 
 /// A call. Its end is recorded in every case, at the latest when this is dropped.
 pub(crate) struct CallRecord<'c> {
-    connector: &'c str,
     operation: &'c str,
     trail: &'c Trail,
     start: Instant,
@@ -25,8 +24,7 @@ impl<'c> CallRecord<'c> {
     /// The log fails closed, and cannot be written.
     pub(crate) fn begin(loaded: &'c Loaded, operation: &'c str) -> Result<Self, Error> {
         let trail = &*loaded.proxy.trail;
-        let mut call =
-            Self { connector: &loaded.name, operation, trail, start: Instant::now(), has_ended: true };
+        let mut call = Self { operation, trail, start: Instant::now(), has_ended: true };
         if trail.is_fail_closed() {
             call.write("begun", None)?;
         }
@@ -46,7 +44,6 @@ impl<'c> CallRecord<'c> {
     fn write(&self, decision: &'static str, failure: Option<&Failure>) -> Result<Option<String>, Error> {
         let record = || {
             Record::Connector(ConnectorCall {
-                connector: self.connector,
                 operation: self.operation,
                 decision,
                 class: failure.map(|failure| failure.class),

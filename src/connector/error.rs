@@ -25,7 +25,8 @@ pub(crate) const MAX_ERROR: usize = 4096;
 /// let manifest = Manifest::from_toml("[capabilities]")?;
 /// let error = runtime.compile(&manifest, b"no WebAssembly").unwrap_err();
 /// assert_eq!(error.failure().class, Class::LoadFailed);
-/// assert_eq!(error.to_wire()["class"], "connector_load_failed");
+/// let wire = error.to_wire();
+/// assert_eq!((&wire["class"], &wire["boundary"]), (&"connector_load_failed".into(), &"sandbox".into()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -92,21 +93,11 @@ impl ConnectorError {
         self.exit_code
     }
 
-    /// The failure as JSON, with the names that callers of connectors expect: `connector_runtime_error` for
-    /// the program's own fault, `connector_load_failed` for a program that does not load. All other classes
-    /// keep their names.
+    /// The failure as JSON, as callers that know connectors from elsewhere expect it: see
+    /// [`Failure::to_wire`].
     #[must_use]
     pub fn to_wire(&self) -> Value {
-        let mut wire = serde_json::to_value(&*self.failure).unwrap_or_default();
-        let class = match self.failure.class {
-            Class::RuntimeError => "connector_runtime_error",
-            Class::LoadFailed => "connector_load_failed",
-            _ => return wire,
-        };
-        if let Some(field) = wire.get_mut("class") {
-            *field = class.into();
-        }
-        wire
+        self.failure.to_wire()
     }
 }
 
@@ -159,7 +150,10 @@ fn remedy(failure: &Failure) -> Option<Remedy> {
         (Class::CapabilityDenied, _) if failure.boundary == Boundary::Manifest => {
             "if the connector may have that, change its manifest"
         }
-        (Class::CapabilityDenied, _) if failure.boundary == Boundary::Action => {
+        // An envelope that lacks something narrows nothing.
+        (Class::CapabilityDenied, Details::Granted { granted, .. })
+            if failure.boundary == Boundary::Action && !granted.is_empty() =>
+        {
             return Some(remedy![
                 "if this call may have that, name it with ",
                 SettingKey::Allow.to("HOST:PORT"),

@@ -10,10 +10,10 @@ use tokio::time::sleep;
 use crate::broker::SpawnPolicy;
 use crate::broker::checked::{CredentialResolver, NoCredentials};
 use crate::broker::envelope::Envelope;
+use crate::broker::executor::{SpawnExecutor, Spawned};
 use crate::broker::manifest::Manifest;
 use crate::connector::http::{GrantedHosts, HostGrants, HttpClient, NoAnswer, Sender, Wanted};
 use crate::connector::journal::{Journal, LogLevel};
-use crate::connector::spawn::{SpawnExecutor, Spawned};
 use crate::network::proxy::Proxy;
 use crate::policy::network::rule::Rules;
 use crate::report::failure::{Class, Failure};
@@ -192,9 +192,8 @@ impl CallContext {
     }
 
     fn sender(&self) -> Sender<'_> {
-        let Loaded { name, client, rules, manifest, proxy, max_body, .. } = &*self.program;
+        let Loaded { client, rules, manifest, proxy, max_body, .. } = &*self.program;
         Sender {
-            connector: name,
             client: &**client,
             granted: HostGrants {
                 manifest: GrantedHosts { rules, hosts: &manifest.hosts },
@@ -212,7 +211,7 @@ impl CallContext {
         self.spawned = None;
         let envelope = envelope?;
         let resolver = self.resolver.as_deref().unwrap_or(&NoCredentials);
-        match self.program.spawner.spawn(&self.spawns, &envelope, resolver).await {
+        match self.spawns.execute(&envelope, resolver, &*self.program.spawner).await {
             Ok(Spawned { status, stdout, stderr }) => {
                 self.failures.forget(Kind::Spawn);
                 self.spawned = Some(Finished { status, output: [stdout, stderr].map(Unread::new) });

@@ -21,6 +21,7 @@ use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::policy::network::destination::{Destination, DestinationHost};
 use crate::policy::network::rule::Rules;
 use crate::policy::text;
+use crate::report::denial::ADD_TO_MANIFEST;
 use crate::report::error::Error;
 use crate::report::error::policy::escaped_value;
 use crate::report::failure::{self, Boundary, Class, Details, Failure};
@@ -59,6 +60,9 @@ const MAX_URL: usize = 32 << 10;
 
 /// The most headers that a program may set. The maps of the HTTP library panic beyond some 24,000.
 const MAX_HEADERS: usize = 1000;
+
+/// Why a URL of another scheme is denied.
+const NO_HTTP: &str = "is neither http nor https";
 
 /// How many redirects a request may follow.
 const MAX_REDIRECTS: usize = 10;
@@ -113,8 +117,6 @@ pub(crate) struct HostGrants<'c> {
 
 /// What a request needs.
 pub(crate) struct Sender<'c> {
-    /// The name of the connector.
-    pub(crate) connector: &'c str,
     pub(crate) client: &'c dyn HttpClient,
     pub(crate) granted: HostGrants<'c>,
     pub(crate) credential: Option<&'c Credential>,
@@ -165,7 +167,12 @@ impl Sender<'_> {
     /// # Errors
     /// The manifest or the call does not grant the host.
     fn check_host(&self, url: &Url) -> Result<Destination, NoAnswer> {
-        let destination = destination(url)?;
+        let destination = destination(url).inspect_err(|no_answer| {
+            if matches!(no_answer, NoAnswer::Failed(_)) {
+                let scheme = format!("{}:", url.scheme());
+                self.proxy.write_refusal(&ProxyRefusal::request(&scheme, Reason::Malformed(NO_HTTP)));
+            }
+        })?;
         let HostGrants { manifest, call } = &self.granted;
         for (boundary, GrantedHosts { rules, hosts }) in [(Boundary::Manifest, *manifest)]
             .into_iter()
@@ -173,8 +180,13 @@ impl Sender<'_> {
         {
             if rules.find(&destination).is_none() {
                 self.proxy.write_refusal(&ProxyRefusal::of(&destination, Reason::NotAllowed));
-                let who = if boundary == Boundary::Manifest { "manifest" } else { "call" };
-                let message = format!("request to {destination}: the {who} does not grant this host");
+                let message = format!("request to {destination}: the ");
+                let message = match boundary {
+                    Boundary::Manifest => {
+                        format!("{message}manifest does not grant this host; {ADD_TO_MANIFEST}")
+                    }
+                    _ => message + "call does not grant this host",
+                };
                 return Err(denied(boundary, destination.to_string(), message, hosts.iter().cloned()).into());
             }
         }
@@ -191,8 +203,7 @@ impl Sender<'_> {
             Some(Class::CapabilityDenied) => "denied",
             Some(_) => "failed",
         };
-        let record =
-            || Record::Credential(CredentialUse { connector: self.connector, kind, decision, class });
+        let record = || Record::Credential(CredentialUse { kind, decision, class });
         match self.proxy.trail.write(None, record) {
             Err(error) if header.is_ok() => Err(Error::from(error).failure()),
             _ => header,
@@ -305,7 +316,8 @@ fn redirect(response: &Response<Bytes>, from: &Url) -> Result<Option<Url>, NoAns
     };
     let to = location.to_str().ok().and_then(|text| from.join(text).ok());
     match to {
-        Some(to) if destination(&to).is_ok() => Ok(Some(to)),
+        // The next request is refused if it is of another scheme.
+        Some(to) if !matches!(destination(&to), Err(NoAnswer::Malformed(_))) => Ok(Some(to)),
         _ => {
             let message =
                 format!("{}: it redirects to something that is no URL of http or https", from.authority());
@@ -317,11 +329,14 @@ fn redirect(response: &Response<Bytes>, from: &Url) -> Result<Option<Url>, NoAns
 /// The host and port of a URL.
 ///
 /// # Errors
-/// It is no URL of HTTP, is too long, or has a user name or password.
+/// It is denied if its scheme is not http or https: no manifest grants another. It is malformed if it is too
+/// long, or has a user name or password.
 pub(crate) fn destination(url: &Url) -> Result<Destination, NoAnswer> {
     let malformed = |reason: &str| NoAnswer::Malformed(format!("its url {reason}"));
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(malformed("is not http or https"));
+        let message = format!("request to {}: its url {NO_HTTP}", escaped_value(url.scheme()));
+        let granted = ["http".to_owned(), "https".to_owned()];
+        return Err(denied(Boundary::Manifest, url.scheme().to_owned(), message, granted).into());
     }
     if url.as_str().len() > MAX_URL {
         return Err(malformed("is longer than 32 KiB"));

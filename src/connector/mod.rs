@@ -46,9 +46,9 @@ mod output;
 mod program;
 mod runtime;
 mod slots;
-mod spawn;
 mod transport;
 
+pub use crate::broker::executor::{SpawnExecutor, Spawned, Spawning};
 pub use cache::default_cache;
 pub use call::{Call, CallResult};
 pub use error::ConnectorError;
@@ -59,4 +59,3 @@ pub use journal::{LogLevel, LogLine, LogSink};
 pub use limits::CallLimits;
 pub use program::Connector;
 pub use runtime::{Runtime, RuntimeBuilder};
-pub use spawn::{SpawnExecutor, Spawned, Spawning};

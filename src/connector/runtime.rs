@@ -12,8 +12,9 @@ use wasmtime::{
 };
 
 use crate::audit::log::Log;
-use crate::audit::trail::Trail;
+use crate::audit::trail::{Origin, Trail};
 use crate::broker::SpawnPolicy;
+use crate::broker::executor::{OwnSandbox, SpawnExecutor};
 use crate::broker::manifest::Manifest;
 use crate::connector::cache::{Cache, Code};
 use crate::connector::error::{ConnectorError, name, not_loaded};
@@ -29,7 +30,6 @@ use crate::connector::journal::{LogLine, LogSink};
 use crate::connector::limits::{MAX_MEMORY, MAX_TABLE};
 use crate::connector::program::{Connector, LinkedProgram, START};
 use crate::connector::slots::Slots;
-use crate::connector::spawn::{Broker, SpawnExecutor};
 use crate::connector::transport::{Tls, Transport};
 use crate::network::gate::Gate;
 use crate::network::proxy::Proxy;
@@ -211,10 +211,16 @@ impl Runtime {
         let shared = &self.shared;
         let rules = Rules::parse(manifest.hosts.iter().map(String::as_str))
             .map_err(|(_, error)| not_loaded(format!("the hosts of the manifest: {error}")))?;
-        let settings =
-            Settings { allow: rules.clone(), addresses: shared.addresses.clone(), ..Settings::default() };
+        let settings = Settings {
+            allow: rules.clone(),
+            addresses: shared.addresses.clone(),
+            decides: AllowListOwner::Manifest,
+            ..Settings::default()
+        };
         let gate = Arc::new(Gate::new(Arc::new(settings))?);
-        let trail = Trail::new(shared.audit.as_ref().map(|(_, log)| log));
+        let own_name: Arc<str> = name(manifest).into();
+        let origin = Origin { connector: Some(Arc::clone(&own_name)), spawn: None };
+        let trail = Trail::new(shared.audit.as_ref().map(|(_, log)| log), origin);
         let proxy = Arc::new(Proxy::new(&gate, &trail));
         let client = shared.client.clone().unwrap_or_else(|| {
             let (proxy, tls) = (Arc::clone(&proxy), Arc::clone(&shared.tls));
@@ -230,10 +236,10 @@ impl Runtime {
             }
         }
         if let Some((audit, _)) = &shared.audit {
-            spawns = spawns.audit(audit.clone()).map_err(Error::from)?;
+            spawns = spawns.audited(audit.clone(), Some(Arc::clone(&own_name))).map_err(Error::from)?;
         }
         Ok(Loaded {
-            name: name(manifest).into(),
+            name: own_name,
             manifest: manifest.clone(),
             rules,
             client,
@@ -319,7 +325,25 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Runs spawned programs with something else than Kennel's broker.
+    /// Runs spawned programs with something else than Kennel's sandbox. Kennel still checks each request and
+    /// records the decision, so an executor gets only what the manifest and the call allow.
+    ///
+    /// ```
+    /// use kennel::broker::{CheckedSpawn, CredentialResolver, SpawnExecutor, Spawned, Spawning};
+    /// use kennel::connector::Runtime;
+    ///
+    /// /// Runs nothing.
+    /// struct DryRun;
+    ///
+    /// impl SpawnExecutor for DryRun {
+    ///     fn spawn<'s>(&'s self, _: &'s CheckedSpawn, _: &'s dyn CredentialResolver) -> Spawning<'s> {
+    ///         Box::pin(async { Ok(Spawned::default()) })
+    ///     }
+    /// }
+    ///
+    /// let runtime = Runtime::builder().spawn_executor(DryRun).build()?;
+    /// # Ok::<(), kennel::connector::ConnectorError>(())
+    /// ```
     #[must_use]
     pub fn spawn_executor(mut self, spawner: impl SpawnExecutor + 'static) -> Self {
         self.spawner = Some(Arc::new(spawner));
@@ -415,7 +439,7 @@ impl RuntimeBuilder {
             components: components::linker(&engine).map_err(failed)?,
             cache: self.cache.as_deref().map(Cache::open).transpose()?,
             client: self.client,
-            spawner: self.spawner.unwrap_or_else(|| Arc::new(Broker)),
+            spawner: self.spawner.unwrap_or_else(|| Arc::new(OwnSandbox)),
             tls: Arc::new(tls),
             addresses,
             audit,

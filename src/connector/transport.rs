@@ -25,6 +25,7 @@ use crate::network::proxy::Proxy;
 use crate::network::refusal::ProxyRefusal;
 use crate::network::stream::{Limited, ReadLimit, Stream};
 use crate::policy::network::destination::{Destination, DestinationHost};
+use crate::report::denial::ADD_TO_MANIFEST;
 use crate::report::error::Error;
 use crate::report::failure::{self, Boundary, Class, Details, Failure};
 
@@ -191,7 +192,10 @@ fn to_origin_form(request: &mut Request<Bytes>) {
 /// A refusal of the gate as a failure.
 fn refused(refusal: &ProxyRefusal) -> Failure {
     let requested = refusal.subject.clone();
-    let message = format!("request to {requested}: {refusal}");
+    let message = match refusal.could_be_listed() {
+        true => format!("request to {requested}: {refusal}; {ADD_TO_MANIFEST}"),
+        false => format!("request to {requested}: {refusal}"),
+    };
     let (class, boundary, details) = match refusal.class() {
         Class::CapabilityDenied => {
             let details = Details::Granted { requested, granted: Vec::new() };

@@ -15,7 +15,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use zeroize::Zeroizing;
 
 use crate::audit::log::Log;
-use crate::audit::trail::Trail;
+use crate::audit::trail::{Origin, Trail};
 use crate::host::remedy::remedy;
 use crate::launch::cgroup::Groups;
 use crate::launch::image::Images;
@@ -44,6 +44,8 @@ pub(crate) struct Prepared {
     /// Decides about connections through the proxy, if the policy has one.
     gate: Option<Arc<Gate>>,
     log: Option<Arc<Log>>,
+    /// What records of its sandboxes name.
+    origin: Origin,
     /// The cgroups of one-shots, once the first one has been started.
     groups: Arc<Mutex<Option<Arc<Groups>>>>,
 }
@@ -57,7 +59,13 @@ impl Prepared {
         let groups = Arc::default();
         let log = compiled.services.audit.as_ref().map(Log::open).transpose()?.map(Arc::new);
         let (images, prestarted) = (Arc::new(images), Mutex::default());
-        Ok(Self { compiled, images, plan: OnceLock::new(), prestarted, gate, log, groups })
+        let (plan, origin) = (OnceLock::new(), Origin::default());
+        Ok(Self { compiled, images, plan, prestarted, gate, log, origin, groups })
+    }
+
+    /// The same, for a sandbox that others ask for on behalf of somebody.
+    pub(crate) fn with_origin(self, origin: Origin) -> Self {
+        Self { origin, ..self }
     }
 
     /// The same policy, compiled again for the present state of the host. Proxy, log and cgroups stay the
@@ -70,13 +78,14 @@ impl Prepared {
             prestarted: Mutex::default(),
             gate: self.gate.clone(),
             log: self.log.clone(),
+            origin: self.origin.clone(),
             groups: Arc::clone(&self.groups),
         }
     }
 
     /// The audit trail of one sandbox of this policy.
     pub(crate) fn trail(&self) -> Arc<Trail> {
-        Trail::new(self.log.as_ref())
+        Trail::new(self.log.as_ref(), self.origin.clone())
     }
 
     /// Sets the callback for connections that no list decides. Only the first call counts.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::OnceCell;
 
 use crate::audit::log::Log;
-use crate::audit::trail::Trail;
+use crate::audit::trail::{Origin, Trail};
 use crate::caller::Caller;
 use crate::macos::places::Places;
 use crate::macos::proxy::LoopbackProxy;
@@ -68,7 +68,7 @@ impl Cell {
         Ok(Self {
             variables: environment::variables(policy, &caller),
             enforcement: unsupported::enforcement(policy),
-            trail: Trail::new(log.as_ref()),
+            trail: Trail::new(log.as_ref(), Origin::default()),
             policy: policy.clone(),
             proxy: OnceCell::new(),
             places,

@@ -21,7 +21,7 @@ use crate::process::stdio::{DefaultStdio, Stdio, StdioKind, connect_all};
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output};
-use crate::sys;
+use crate::sys::own_session::own_session;
 
 /// A command of a [`Sandbox`](crate::macos::session::Sandbox) or [`Session`](crate::macos::session::Session).
 pub struct Command {
@@ -226,7 +226,7 @@ impl Command {
         let mut command = StdCommand::new(&cell.sandbox_exec);
         command.arg("-p").arg(profile).arg(program).args(&self.arguments);
         command.current_dir(&directory).env_clear().envs(&environment);
-        sys::own_session(&mut command, resources(&limits));
+        own_session(&mut command, resources(&limits));
         let kinds = [default.stdin(), default.output(), default.output()];
         let [stdin, stdout, stderr] = std::mem::take(&mut self.streams);
         let [input, output, error] = kinds;

@@ -8,7 +8,7 @@ use crate::caller::Caller;
 use crate::policy::Policy;
 use crate::policy::mount::Mount;
 use crate::policy::profile::{Git, Toolchains};
-use crate::policy::secrets::{HOME_SECRETS, MACOS_HOME_SECRETS, MACOS_SYSTEM_SECRETS, SYSTEM_SECRETS};
+use crate::policy::secrets::{HOME_SECRETS, SYSTEM_SECRETS};
 use crate::report::error::Error;
 use crate::report::shortage::of_path;
 use crate::seatbelt::{Grants, SeatbeltPath, Use};
@@ -35,6 +35,30 @@ const TOOLCHAINS: &[&str] = &[
     "Library/Caches/Homebrew",
     "Library/Python",
     "go",
+];
+
+/// Places of secrets below HOME that only macOS has.
+const MACOS_HOME_SECRETS: &[&str] = &[
+    "Library/Application Support/BraveSoftware",
+    "Library/Application Support/Chromium",
+    "Library/Application Support/Firefox",
+    "Library/Application Support/Google/Chrome",
+    "Library/Application Support/Microsoft Edge",
+    "Library/Application Support/com.apple.TCC",
+    "Library/Cookies",
+    "Library/Group Containers",
+    "Library/Keychains",
+    "Library/Mail",
+    "Library/Messages",
+    "Library/Safari",
+];
+
+/// Places of secrets of the system that only macOS has.
+const MACOS_SYSTEM_SECRETS: &[&str] = &[
+    "/Library/Keychains",
+    "/private/etc/master.passwd",
+    "/private/var/db/dslocal",
+    "/private/var/run/docker.sock",
 ];
 
 /// The places of a policy, and where commands start.

@@ -3,8 +3,8 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::AsFd;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +13,10 @@ use bytes::Bytes;
 use fast_socks5::server::Socks5ServerProtocol;
 use fast_socks5::util::target_addr::TargetAddr;
 use fast_socks5::{ReplyError, Socks5Command};
+use nix::sys::socket::{Shutdown, shutdown};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
@@ -23,7 +24,7 @@ use tokio::time::{sleep, timeout};
 use crate::network::dns::DnsAnswer;
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
-use crate::network::stream::Stream;
+use crate::network::stream::{ProxyListener, Stream};
 use crate::network::{dial, dns, http};
 use crate::policy::network::destination::{Destination, DestinationHost, DnsName};
 use crate::sys;
@@ -34,8 +35,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Accepts connections on a listener and runs `serve` for each, as a task that ends with the listener's task.
 pub(crate) fn accept<S: Future<Output = ()> + Send + 'static>(
     proxy: Arc<Proxy>,
-    listener: Arc<TcpListener>,
-    serve: fn(Arc<Proxy>, TcpStream) -> S,
+    listener: Arc<ProxyListener>,
+    serve: fn(Arc<Proxy>, Stream) -> S,
 ) -> io::Result<JoinHandle<()>> {
     let listener = sys::watched(listener, Interest::READABLE)?;
     Ok(tokio::spawn(async move {
@@ -48,6 +49,10 @@ pub(crate) fn accept<S: Future<Output = ()> + Send + 'static>(
                 serve(proxy, stream).await;
                 drop(slot);
             });
+        }
+        if proxy.relays.is_draining() {
+            // Or clients would wait for an answer that never comes.
+            let _ = shutdown(listener.as_raw_fd(), Shutdown::Both);
         }
         while connections.join_next().await.is_some() {}
     }))
@@ -74,14 +79,17 @@ async fn next_or_closing<T>(
 /// The next connection, once a slot is free. An idle listener takes no slot.
 async fn next(
     proxy: &Proxy,
-    listener: &AsyncFd<Arc<TcpListener>>,
-) -> Option<(TcpStream, OwnedSemaphorePermit)> {
-    let accept = |listener: &Arc<TcpListener>| {
+    listener: &AsyncFd<Arc<ProxyListener>>,
+) -> Option<(Stream, OwnedSemaphorePermit)> {
+    let accept = |listener: &Arc<ProxyListener>| {
         let stream = sys::accept(listener.as_fd())?;
-        Ok(std::net::TcpStream::from(stream))
+        Ok(match **listener {
+            ProxyListener::Tcp(_) => Stream::Tcp(TcpStream::from_std(stream.into())?),
+            ProxyListener::Unix(_) => Stream::Unix(UnixStream::from_std(stream.into())?),
+        })
     };
     let stream = loop {
-        match listener.async_io(Interest::READABLE, accept).await.and_then(TcpStream::from_std) {
+        match listener.async_io(Interest::READABLE, accept).await {
             Ok(stream) => break stream,
             Err(error) => {
                 tracing::debug!(%error, "accept");
@@ -89,19 +97,20 @@ async fn next(
             }
         }
     };
-    // Requests and answers are small, and a program waits for each.
-    let _ = stream.set_nodelay(true);
+    if let Stream::Tcp(stream) = &stream {
+        // Requests and answers are small, and a program waits for each.
+        let _ = stream.set_nodelay(true);
+    }
     let slot = Arc::clone(&proxy.slots).acquire_owned().await.ok()?;
     Some((stream, slot))
 }
 
 /// Serves one connection to the proxy port. Its first byte tells the protocol.
-pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
-    let mut first = [0];
-    let time = proxy.gate.settings().limits.header_time;
-    match timeout(time, stream.peek(&mut first)).await {
-        Ok(Ok(1)) if first == [5] => serve_socks(proxy, stream).await,
-        Ok(Ok(1)) => http::serve(proxy, stream).await,
+pub(crate) async fn serve(proxy: Arc<Proxy>, stream: Stream) {
+    let settings = proxy.gate.settings();
+    match timeout(settings.limits.header_time, stream.first_byte()).await {
+        Ok(Ok(Some(5))) if !settings.connect_only => serve_socks(proxy, stream).await,
+        Ok(Ok(Some(_))) => http::serve(proxy, stream).await,
         // The client sent nothing.
         _ => {}
     }
@@ -113,7 +122,7 @@ pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
 const UNSPECIFIED: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
 /// Serves one SOCKS5 connection to its end.
-pub(crate) async fn serve_socks(proxy: Arc<Proxy>, stream: TcpStream) {
+pub(crate) async fn serve_socks(proxy: Arc<Proxy>, stream: Stream) {
     let greeting = async {
         let protocol = Socks5ServerProtocol::accept_no_auth(stream).await?;
         protocol.read_command().await
@@ -128,7 +137,7 @@ pub(crate) async fn serve_socks(proxy: Arc<Proxy>, stream: TcpStream) {
     match reached {
         Ok(dialled) => {
             let Ok(stream) = protocol.reply_success(UNSPECIFIED).await else { return };
-            dialled.relay(&proxy, Stream::Tcp(stream), Bytes::new()).await;
+            dialled.relay(&proxy, stream, Bytes::new()).await;
         }
         // The client may already be gone.
         Err(refusal) => drop(protocol.reply_error(&reply(&refusal)).await),
@@ -213,9 +222,12 @@ fn lookup(proxy: &Proxy, name: &DnsName, refusal: &mut Option<ProxyRefusal>) -> 
 
 /// Serves a connection to an address that the DNS stub gave out, or to loopback at a port of the host's
 /// loopback.
-pub(crate) async fn serve_transparently(proxy: Arc<Proxy>, stream: TcpStream) {
-    let destination = stream.local_addr().ok().and_then(|asked| proxy.destination_at(asked));
-    let stream = Stream::Tcp(stream);
+pub(crate) async fn serve_transparently(proxy: Arc<Proxy>, stream: Stream) {
+    let asked = match &stream {
+        Stream::Tcp(stream) => stream.local_addr().ok(),
+        Stream::Unix(_) => None,
+    };
+    let destination = asked.and_then(|asked| proxy.destination_at(asked));
     // Any other loopback address has no server: answer like a closed port.
     let Some(destination) = destination else { return stream.resets(true) };
     match dial::connect(&proxy, destination).await {

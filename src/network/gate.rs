@@ -81,13 +81,19 @@ impl Gate {
             ProxyUpstream::Foreign { path, identity } => Some(Arc::new(open_socket(path, *identity)?)),
             _ => None,
         };
-        Ok(Self {
-            foreign,
+        Ok(Self { foreign, ..Self::direct(settings) })
+    }
+
+    /// A gate without a foreign proxy.
+    pub(crate) fn direct(settings: impl Into<Arc<Settings>>) -> Self {
+        let settings = settings.into();
+        Self {
+            foreign: None,
             interfaces: Interfaces::default(),
             resolver: Resolver::new(settings.name_servers.clone()),
             settings,
             ask: OnceLock::new(),
-        })
+        }
     }
 
     /// Sets the callback for what no list decides. Only the first call counts.

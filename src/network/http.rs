@@ -2,6 +2,7 @@
 //! explanation in plain text.
 
 use std::os::fd::AsRawFd;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -14,7 +15,6 @@ use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Uri, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpStream;
 
 use crate::network::dial;
 use crate::network::dial::Dialled;
@@ -24,13 +24,15 @@ use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::Stream;
 use crate::policy::network::destination::Destination;
+use crate::policy::network::settings::AllowListOwner;
+use crate::report::denial::ADD_TO_MANIFEST;
 use crate::sys::locked;
 
 /// An accepted CONNECT, or an `Upgrade` that the server took: what to relay once the answer has been sent.
 type Tunnel = Mutex<Option<(OnUpgrade, Dialled)>>;
 
 /// Serves one HTTP connection to its end.
-pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
+pub(crate) async fn serve(proxy: Arc<Proxy>, stream: Stream) {
     let limits = &proxy.gate.settings().limits;
     let mut builder = http1::Builder::new();
     builder
@@ -46,13 +48,24 @@ pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
     });
     let watch = Arc::new(ClientTraffic::new());
     let stream = Watched::new(stream, Arc::clone(&watch));
-    let over = watch.is_over(stream.as_raw_fd(), limits.idle_time);
+    let mut over = pin!(watch.is_over(stream.as_raw_fd(), limits.idle_time));
     // Boxed, so that a tunnel does not carry the state of an HTTP connection.
-    let served = Box::pin(builder.serve_connection(TokioIo::new(stream), service).with_upgrades());
-    let served = tokio::select! {
-        served = served => served,
-        () = over => return,
+    let mut serving = Box::pin(builder.serve_connection(TokioIo::new(stream), service).with_upgrades());
+    let mut is_draining = false;
+    let served = loop {
+        tokio::select! {
+            served = &mut serving => break served,
+            () = &mut over => return,
+            // A client may keep a connection for its next request.
+            () = proxy.relays.closing(), if !is_draining => {
+                is_draining = true;
+                if proxy.relays.is_draining() {
+                    serving.as_mut().graceful_shutdown();
+                }
+            }
+        }
     };
+    drop(serving);
     if let Err(error) = served {
         tracing::debug!(%error, "connection to the proxy");
     }
@@ -67,7 +80,7 @@ pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
 async fn begin(proxy: &Proxy, upgrade: OnUpgrade, dialled: Dialled) {
     let Ok(upgraded) = upgrade.await else { return };
     let Ok(parts) = upgraded.downcast::<TokioIo<Watched>>() else { return };
-    dialled.relay(proxy, Stream::Tcp(parts.io.into_inner().into_inner()), parts.read_buf).await;
+    dialled.relay(proxy, parts.io.into_inner().into_inner(), parts.read_buf).await;
 }
 
 async fn answer(
@@ -76,6 +89,11 @@ async fn answer(
     tunnel: &Tunnel,
     kept: &tokio::sync::Mutex<KeptConnection>,
 ) -> Response<Body> {
+    if request.method() != Method::CONNECT && proxy.gate.settings().connect_only {
+        let reason = Reason::Method("only CONNECT is served");
+        let refusal = ProxyRefusal::request(host_and_port(request.uri()), reason);
+        return explain(proxy, &proxy.recorded(refusal).await);
+    }
     if request.method() != Method::CONNECT {
         let upgrade = hyper::upgrade::on(&mut request);
         let forwarded = kept.lock().await.forward(proxy, request).await;
@@ -132,11 +150,15 @@ pub(crate) fn explain(proxy: &Proxy, refusal: &ProxyRefusal) -> Response<Body> {
         let listed = if allow.is_empty() { "nothing".to_owned() } else { allow.to_string() };
         words.push_str(&format!("kennel: the allow list is: {listed}\n"));
     }
-    if let Some(setting) = refusal.setting() {
+    let is_of_policy = proxy.gate.settings().decides == AllowListOwner::Policy;
+    if !is_of_policy && refusal.could_be_listed() {
+        words.push_str(&format!("kennel: to allow it, {ADD_TO_MANIFEST}\n"));
+    }
+    if let Some(setting) = refusal.setting().filter(|_| is_of_policy) {
         let setting = proxy.gate.settings().wording.of(&[setting]);
         words.push_str(&format!("kennel: to allow it, run the sandbox with: {setting}\n"));
     }
-    if let Some(preset) = refusal.preset() {
+    if let Some(preset) = refusal.preset().filter(|_| is_of_policy) {
         words.push_str(&format!(
             "kennel: the rule {} has it, and the hosts that belong to it\n",
             preset.word()
@@ -149,10 +171,11 @@ pub(crate) fn explain(proxy: &Proxy, refusal: &ProxyRefusal) -> Response<Body> {
     headers.insert(name, HeaderValue::from_static(refusal.word()));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     if refusal.status() == StatusCode::METHOD_NOT_ALLOWED {
-        headers.insert(
-            header::ALLOW,
-            HeaderValue::from_static("CONNECT, GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
-        );
+        let served = match proxy.gate.settings().connect_only {
+            true => "CONNECT",
+            false => "CONNECT, GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
+        };
+        headers.insert(header::ALLOW, HeaderValue::from_static(served));
     }
     response
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::network::meter::{Direction, HALF_OPEN, Traffic};
 use crate::network::proxy::{ConnectionRecord, Proxy};
-use crate::network::stream::{ByteObserver, ObservedStream};
+use crate::network::stream::{ByteObserver, ObservedStream, Stream};
 use crate::sys;
 
 /// A connection to an origin, limited by the meter of the sandbox and by the idle time.
@@ -111,7 +111,7 @@ impl AsyncWrite for Metered {
 // The connection of a client. Two kinds must not stay open for ever: the client has closed its sending side,
 // and may be waiting or dead; or the client does not read what the proxy sends.
 
-pub(crate) type Watched = ObservedStream<TcpStream, Arc<ClientTraffic>>;
+pub(crate) type Watched = ObservedStream<Stream, Arc<ClientTraffic>>;
 
 /// What the proxy has seen on a client connection.
 pub(crate) struct ClientTraffic {

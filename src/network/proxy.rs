@@ -36,7 +36,7 @@ impl Proxy {
         let limits = &gate.settings().limits;
         Self {
             names: LoopbackNames::default(),
-            denials: Denials::default(),
+            denials: Denials::new(gate.settings().decides),
             relays: Relays::new(
                 Some(limits.idle_time),
                 Meter::new(limits.bytes, limits.rate),

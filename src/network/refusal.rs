@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 use crate::policy::network::destination::{Destination, DestinationHost, Malformed};
 use crate::policy::network::preset::{self, Preset};
-use crate::report::denial::{Basis, Denial, NOT_LISTED, ONLY_LOOKED_UP, WOULD_ALLOW};
+use crate::policy::network::settings::AllowListOwner;
+use crate::report::denial::{ADD_TO_MANIFEST, Basis, Denial, NOT_LISTED, ONLY_LOOKED_UP, WOULD_ALLOW};
 use crate::report::enforcement::Protection;
 use crate::report::failure;
 use crate::report::failure::Class;
@@ -160,7 +161,10 @@ impl ProxyRefusal {
     }
 
     /// What would allow it, for a [`Denial`].
-    fn remedy(&self) -> Option<Remedy> {
+    fn remedy(&self, decides: AllowListOwner) -> Option<Remedy> {
+        if decides == AllowListOwner::Manifest {
+            return self.could_be_listed().then(|| ADD_TO_MANIFEST.into());
+        }
         match (&self.reason, self.setting()) {
             (Reason::Denied(rule), _) => Some(remedy!["remove ", SettingKey::Deny.to(rule), " to allow it"]),
             (Reason::NotAllowed, Some(allow)) if self.destination.is_none() => {
@@ -170,19 +174,25 @@ impl ProxyRefusal {
         }
     }
 
+    /// Whether an entry for exactly this destination would allow it.
+    pub(crate) fn could_be_listed(&self) -> bool {
+        self.setting().is_some_and(|setting| setting.key == SettingKey::Allow)
+    }
+
     /// What a [`Denial`] says.
-    fn denial(&self) -> Denial {
-        let preset = self.preset();
+    fn denial(&self, decides: AllowListOwner) -> Denial {
+        let is_of_policy = decides == AllowListOwner::Policy;
+        let preset = self.preset().filter(|_| is_of_policy);
         let reason = match self.reason {
             Reason::Malformed(_) | Reason::Method(_) => format!("the proxy refuses it: {self}"),
             _ => self.to_string(),
         };
         let is_loopback = self.destination.as_ref().is_some_and(|to| to.host.is_loopback());
         Denial {
-            remedy: self.remedy(),
+            remedy: self.remedy(decides),
             preset: preset.map(Preset::word),
             is_update_check: preset.is_some_and(Preset::has_update_checks),
-            is_unlisted: matches!(self.reason, Reason::NotAllowed) && !is_loopback,
+            is_unlisted: is_of_policy && matches!(self.reason, Reason::NotAllowed) && !is_loopback,
             ..Denial::new(Protection::Proxy, self.subject.clone(), reason, Basis::Observed)
         }
     }
@@ -243,6 +253,7 @@ const MAX_BACKLOG: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(crate) struct Denials {
+    decides: AllowListOwner,
     log: Mutex<Log>,
 }
 
@@ -293,6 +304,10 @@ impl Log {
 }
 
 impl Denials {
+    pub(crate) fn new(decides: AllowListOwner) -> Self {
+        Self { decides, ..Self::default() }
+    }
+
     /// Keeps a denial, or a failure. Returns when the client may get its answer, if that is later.
     pub(crate) fn add(&self, refusal: &ProxyRefusal, has_unused_upstream: bool) -> Option<Instant> {
         if let Some(cause) = refusal.cause() {
@@ -304,7 +319,7 @@ impl Denials {
             log.failures.add(count, NetworkFailure { destination, cause, reason, has_unused_upstream });
             return log.delay();
         }
-        let denial = refusal.denial();
+        let denial = refusal.denial(self.decides);
         tracing::info!(subject = refusal.subject, reason = denial.reason, "denied");
         let mut log = self.lock();
         log.count += 1;
@@ -383,6 +398,30 @@ mod tests {
         add(&denials, "a.example");
         assert_eq!(subjects(second), ["b.example", "a.example"], "again is also after");
         assert!(subjects(denials.position()).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_manifest_is_changed_by_its_own_key_only() {
+        let denials = Denials::new(AllowListOwner::Manifest);
+        let destination = |text: &str| Destination::parse(text).expect("valid");
+        let address: IpAddr = "10.0.0.1".parse().expect("an address");
+        let blocked =
+            |text: &str| ProxyRefusal::of(&destination(text), Reason::AddressBlocked(address, "private"));
+        let refusals = [
+            ProxyRefusal::of(&destination("index.crates.io:443"), Reason::NotAllowed),
+            ProxyRefusal::request("a.example", Reason::NotAllowed),
+            blocked("10.0.0.1:443"),
+            blocked("a.example:443"),
+        ];
+        for refusal in &refusals {
+            denials.add(refusal, false);
+        }
+        let found = denials.since(0);
+        let advised: Vec<_> =
+            found.iter().map(|denial| denial.remedy.as_ref().map(Remedy::to_string)).collect();
+        let add = Some(ADD_TO_MANIFEST.to_owned());
+        assert_eq!(advised, [add.clone(), add.clone(), add, None]);
+        assert!(found.iter().all(|denial| denial.preset.is_none() && denial.advised().is_empty()));
     }
 
     #[tokio::test]

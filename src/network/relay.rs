@@ -44,23 +44,57 @@ pub(crate) struct Relays {
     /// Pairs of descriptors beside the two of each connection: for pipes, and for parallel connection
     /// attempts.
     pub(crate) spare: Arc<Semaphore>,
-    closing: watch::Sender<bool>,
+    closing: watch::Sender<Closing>,
+}
+
+/// How far the end of a proxy is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Closing {
+    Open,
+    /// No more connections are accepted. Those that are open go on.
+    Draining,
+    /// The command of the sandbox has ended.
+    Over,
 }
 
 impl Relays {
     pub(crate) fn new(idle_time: Option<Duration>, meter: Meter, spare: usize) -> Self {
-        Self { idle_time, meter, spare: Arc::new(Semaphore::new(spare)), closing: watch::Sender::new(false) }
+        Self {
+            idle_time,
+            meter,
+            spare: Arc::new(Semaphore::new(spare)),
+            closing: watch::Sender::new(Closing::Open),
+        }
     }
 
-    /// Makes [`closing`](Self::closing) return.
+    /// The command of the sandbox has ended: nobody receives anything more.
     pub(crate) fn close(&self) {
-        self.closing.send_replace(true);
+        self.closing.send_replace(Closing::Over);
+    }
+
+    /// Accepts no more connections, and lets those that are open end by themselves.
+    pub(crate) fn drain(&self) {
+        self.closing.send_replace(Closing::Draining);
+    }
+
+    /// Returns once no more connections are accepted.
+    pub(crate) async fn closing(&self) {
+        self.reaches(Closing::Draining).await;
     }
 
     /// Returns once the command of the sandbox has ended.
-    pub(crate) async fn closing(&self) {
+    async fn over(&self) {
+        self.reaches(Closing::Over).await;
+    }
+
+    /// Whether connections that are open go on, and no others are accepted.
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.closing.borrow() == Closing::Draining
+    }
+
+    async fn reaches(&self, stage: Closing) {
         // The sender lives as long as `self`.
-        let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
+        let _ = self.closing.subscribe().wait_for(|closing| *closing >= stage).await;
     }
 }
 
@@ -107,7 +141,7 @@ pub(crate) async fn between(relays: &Relays, traffic: &Traffic, inside: RelayEnd
         };
         // When the command has ended, nobody receives anything more.
         let closed = async {
-            relays.closing().await;
+            relays.over().await;
             let _ = sent.subscribe().wait_for(|is_sent| *is_sent).await;
         };
         tokio::select! {

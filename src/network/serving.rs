@@ -19,6 +19,7 @@ use crate::audit::trail::Trail;
 use crate::network::accept;
 use crate::network::gate::Gate;
 use crate::network::proxy::Proxy;
+use crate::network::stream::ProxyListener;
 use crate::policy::network::settings::PORT;
 use crate::report::denial::Denial;
 use crate::report::error::Error;
@@ -50,17 +51,18 @@ enum ServedSocket {
     /// The name server.
     Names(Arc<UdpSocket>),
     /// The proxy port.
-    Clients(Arc<TcpListener>),
+    Clients(Arc<ProxyListener>),
     /// A port for programs without proxy support.
-    Direct(Arc<TcpListener>),
+    Direct(Arc<ProxyListener>),
 }
 
 impl From<ListeningSocket> for ServedSocket {
     fn from(ListeningSocket { kind, port, socket }: ListeningSocket) -> Self {
+        let listener = |socket| Arc::new(ProxyListener::Tcp(TcpListener::from(socket)));
         match (kind, port) {
             (libc::SOCK_DGRAM, _) => Self::Names(Arc::new(socket.into())),
-            (_, PORT) => Self::Clients(Arc::new(socket.into())),
-            _ => Self::Direct(Arc::new(socket.into())),
+            (_, PORT) => Self::Clients(listener(socket)),
+            _ => Self::Direct(listener(socket)),
         }
     }
 }
@@ -92,6 +94,18 @@ impl Serving {
             }
         };
         self.lock().push(served);
+        Ok(())
+    }
+
+    /// Serves the clients of a listener as those of the proxy port.
+    ///
+    /// # Errors
+    /// The runtime does not accept the socket.
+    pub(crate) fn listen(&self, listener: ProxyListener) -> io::Result<()> {
+        listener.set_nonblocking()?;
+        let socket = ServedSocket::Clients(Arc::new(listener));
+        let task = self.serve(&socket)?;
+        self.lock().push(Served { socket: Some(socket), task });
         Ok(())
     }
 
@@ -138,15 +152,24 @@ impl Serving {
             bridge.finish();
         }
         let last = *self.last.get_or_insert_with(|| Instant::now() + DRAIN_TIME);
-        let served = self.served.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let ended = async {
-            while let Some(Served { task, .. }) = served.last_mut() {
-                let _ = task.await;
-                served.pop();
-            }
-        };
-        if timeout_at(last, ended).await.is_err() {
+        if timeout_at(last, self.ended()).await.is_err() {
             tracing::debug!("connections did not end in time");
+        }
+    }
+
+    /// Accepts no more connections, and waits until those that are open have ended by themselves. Dropping the
+    /// future ends them.
+    pub(crate) async fn finish(mut self) {
+        self.proxy.relays.drain();
+        self.ended().await;
+    }
+
+    /// Waits until no connection is left.
+    async fn ended(&mut self) {
+        let served = self.served.get_mut().unwrap_or_else(PoisonError::into_inner);
+        while let Some(Served { task, .. }) = served.last_mut() {
+            let _ = task.await;
+            served.pop();
         }
     }
 

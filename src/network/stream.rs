@@ -1,8 +1,10 @@
-//! Byte streams of the proxy, TCP or Unix: for relays (both directions by shared reference), with counted or
+//! Sockets of the proxy, TCP or Unix, listening or connected: for relays (both directions by shared reference), with counted or
 //! limited bytes.
 
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::net::UnixListener;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -10,8 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 
 use nix::sys::socket::sockopt::Linger;
-use nix::sys::socket::{Shutdown, setsockopt, shutdown};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use nix::sys::socket::{MsgFlags, Shutdown, recv, setsockopt, shutdown};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 /// One end of a relay.
@@ -49,10 +51,23 @@ impl Stream {
     /// Runs a system call that may return `EAGAIN`.
     pub(crate) fn try_io<T>(
         &self,
-        interest: tokio::io::Interest,
+        interest: Interest,
         call: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
         either!(self, stream => stream.try_io(interest, call))
+    }
+
+    /// The first byte, which stays unread. `None` at the end of the stream.
+    pub(crate) async fn first_byte(&self) -> io::Result<Option<u8>> {
+        let mut first = [0];
+        let peek = |first: &mut [u8]| Ok(recv(self.as_fd().as_raw_fd(), first, MsgFlags::MSG_PEEK)?);
+        loop {
+            self.readable().await?;
+            match self.try_io(Interest::READABLE, || peek(&mut first)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                count => return Ok((count? == 1).then_some(first[0])),
+            }
+        }
     }
 
     /// shutdown(2) of the sending direction. It fails only if the connection is already gone.
@@ -68,9 +83,99 @@ impl Stream {
     }
 }
 
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match &mut *self {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    /// Neither kind of socket has a buffer to flush.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
+
+impl AsRawFd for Stream {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         either!(self, stream => stream.as_fd())
+    }
+}
+
+/// A listening socket whose clients a [`SpawnProxy`](crate::network::SpawnProxy) serves. Those of the standard library become one.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ProxyListener {
+    /// TCP, usually on an address of loopback.
+    Tcp(TcpListener),
+    /// A Unix socket.
+    Unix(UnixListener),
+}
+
+impl ProxyListener {
+    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(listener) => listener.set_nonblocking(true),
+            Self::Unix(listener) => listener.set_nonblocking(true),
+        }
+    }
+}
+
+impl From<TcpListener> for ProxyListener {
+    fn from(listener: TcpListener) -> Self {
+        Self::Tcp(listener)
+    }
+}
+
+impl From<UnixListener> for ProxyListener {
+    fn from(listener: UnixListener) -> Self {
+        Self::Unix(listener)
+    }
+}
+
+impl AsFd for ProxyListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener) => listener.as_fd(),
+        }
+    }
+}
+
+impl AsRawFd for ProxyListener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

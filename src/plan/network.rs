@@ -15,7 +15,7 @@ use crate::policy::network::destination::DestinationHost;
 use crate::policy::network::proxy_variables::{self, JAVA_OPTIONS, LOOPBACK, ProxyVariables};
 use crate::policy::network::publish::Publish;
 use crate::policy::network::rule::Rules;
-use crate::policy::network::settings::{PORT, ProxyUpstream, Settings};
+use crate::policy::network::settings::{AllowListOwner, PORT, ProxyUpstream, Settings};
 use crate::policy::network::{NAME_SERVER, Network, NetworkMode};
 use crate::report::enforcement::{Enforcement, Note, Protection, State};
 use crate::report::error::Error;
@@ -23,7 +23,7 @@ use crate::report::error::policy::PolicyError;
 use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::inode::Identity;
-use crate::view::inputs::Inputs;
+use crate::view::inputs::{Inputs, Subject};
 use crate::view::layers::forgets_caches;
 use crate::view::paths::source::BindSource;
 use crate::view::{Node, View, desktop};
@@ -244,6 +244,10 @@ pub(crate) fn settings(inputs: &Inputs<'_>) -> Result<Option<Settings>, Error> {
         sockets: sockets(inputs).len(),
         guards_answers: policy.learn,
         wording: policy.wording,
+        decides: match inputs.subject {
+            Subject::Workspace => AllowListOwner::Policy,
+            Subject::Program(_) => AllowListOwner::Manifest,
+        },
         ..settings
     }))
 }

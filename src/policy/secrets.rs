@@ -96,27 +96,3 @@ pub(crate) fn is_secret_of(path: &Path, homes: &[PathBuf]) -> bool {
     let of_home = |home: &PathBuf| path.strip_prefix(home).is_ok_and(|below| lies_in(below, HOME_SECRETS));
     homes.iter().any(of_home) || lies_in(path, SYSTEM_SECRETS)
 }
-
-/// Below HOME, on macOS.
-pub(crate) const MACOS_HOME_SECRETS: &[&str] = &[
-    "Library/Application Support/BraveSoftware",
-    "Library/Application Support/Chromium",
-    "Library/Application Support/Firefox",
-    "Library/Application Support/Google/Chrome",
-    "Library/Application Support/Microsoft Edge",
-    "Library/Application Support/com.apple.TCC",
-    "Library/Cookies",
-    "Library/Group Containers",
-    "Library/Keychains",
-    "Library/Mail",
-    "Library/Messages",
-    "Library/Safari",
-];
-
-/// Of the system, on macOS.
-pub(crate) const MACOS_SYSTEM_SECRETS: &[&str] = &[
-    "/Library/Keychains",
-    "/private/etc/master.passwd",
-    "/private/var/db/dslocal",
-    "/private/var/run/docker.sock",
-];

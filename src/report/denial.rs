@@ -165,6 +165,9 @@ pub(crate) fn clean(text: &str) -> String {
 /// The reason of the proxy for what no rule allows.
 pub(crate) const NOT_LISTED: &str = "not on the list of what is allowed";
 
+/// What would allow what the list of a manifest lacks.
+pub(crate) const ADD_TO_MANIFEST: &str = "add it to capabilities.network.hosts of the manifest";
+
 /// Why a setting names no port.
 pub(crate) const ONLY_LOOKED_UP: &str = " (the command only looked up the name, which tells no port)";
 

@@ -5,6 +5,7 @@ use std::error::Error as StdError;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::report::escape::harmless;
 use crate::report::remedy::{Remedy, Setting, SettingKey, Wording};
@@ -30,9 +31,11 @@ pub enum Class {
     BindingRequired,
     /// A credential could not be resolved.
     BindingFailed,
-    /// Something in Kennel or the embedding program failed.
+    /// Something in Kennel or the embedding program failed. Also read as `connector_runtime_error`.
+    #[serde(alias = "connector_runtime_error")]
     RuntimeError,
-    /// The program could not be loaded.
+    /// The program could not be loaded. Also read as `connector_load_failed`.
+    #[serde(alias = "connector_load_failed")]
     LoadFailed,
     /// A connection failed, perhaps temporarily.
     NetworkError,
@@ -137,10 +140,76 @@ pub struct Failure {
     pub audit_id: Option<String>,
 }
 
+/// The key of the boundary, and the name of a request that is wrong by itself, for callers that know connectors
+/// from elsewhere.
+const BOUNDARY_DETAIL: &str = "boundary_detail";
+const ENVELOPE: &str = "envelope";
+
 impl Failure {
     pub(crate) fn new(class: Class, boundary: Boundary, message: String, details: Details) -> Self {
         let retriable = class == Class::NetworkError;
         Self { class, message, boundary, retriable, details, audit_id: None }
+    }
+
+    /// The failure as JSON for callers that know connectors and spawns from elsewhere. For them, everything
+    /// that Kennel refuses is at the boundary `sandbox`, and `details.boundary_detail` says which part of
+    /// Kennel it was: `connector_manifest`, `action`, `envelope` (the request itself is wrong), `runtime` or
+    /// `external`. `runtime_error` and `load_failed` are called `connector_runtime_error` and
+    /// `connector_load_failed`.
+    ///
+    /// ```
+    /// use kennel::{broker::{Envelope, Manifest, SpawnPolicy}, report::Failure};
+    ///
+    /// let policy = SpawnPolicy::new(Manifest::from_toml("[capabilities]")?);
+    /// let failure = policy.check(&Envelope::new("/bin/sh", &[])).unwrap_err().failure();
+    /// let wire = failure.to_wire();
+    /// assert_eq!((&wire["class"], &wire["boundary"]), (&"capability_denied".into(), &"sandbox".into()));
+    /// assert_eq!(wire["details"]["boundary_detail"], "connector_manifest");
+    /// assert_eq!(Failure::from_wire(wire)?, failure);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn to_wire(&self) -> Value {
+        let mut wire = serde_json::to_value(self).unwrap_or_default();
+        match self.class {
+            Class::RuntimeError => wire["class"] = "connector_runtime_error".into(),
+            Class::LoadFailed => wire["class"] = "connector_load_failed".into(),
+            _ => {}
+        }
+        wire["boundary"] = "sandbox".into();
+        let detail = match (self.boundary, &self.details) {
+            (Boundary::Sandbox, _) => return wire,
+            (Boundary::Manifest, _) => "connector_manifest",
+            // It was compared with no list.
+            (Boundary::Action, Details::None) => ENVELOPE,
+            (Boundary::Action, Details::Granted { granted, .. }) if granted.is_empty() => ENVELOPE,
+            (Boundary::Action, _) => "action",
+            (Boundary::Runtime, _) => "runtime",
+            (Boundary::External, _) => "external",
+        };
+        wire["details"][BOUNDARY_DETAIL] = detail.into();
+        wire
+    }
+
+    /// Reads a failure that [`to_wire`](Self::to_wire) wrote, or one that is serialised as usual.
+    ///
+    /// # Errors
+    /// It is neither.
+    pub fn from_wire(mut wire: Value) -> serde_json::Result<Self> {
+        let details = wire.get_mut("details").and_then(Value::as_object_mut);
+        let detail = details.and_then(|details| details.remove(BOUNDARY_DETAIL));
+        let boundary = match detail.as_ref().and_then(Value::as_str) {
+            Some("connector_manifest") => Some("manifest"),
+            Some(ENVELOPE) => Some("action"),
+            other => other,
+        };
+        if let Some(boundary) = boundary {
+            wire["boundary"] = boundary.into();
+            if wire["details"].as_object().is_some_and(serde_json::Map::is_empty) {
+                wire["details"] = Value::Null;
+            }
+        }
+        serde_json::from_value(wire)
     }
 
     /// The same failure with another message.
@@ -314,12 +383,16 @@ mod tests {
         (Boundary::External, "external"),
     ];
 
-    fn details() -> [(Details, serde_json::Value); 5] {
+    fn details() -> [(Details, serde_json::Value); 6] {
         let text = |text: &str| text.to_owned();
         [
             (
                 Details::Granted { requested: text("a"), granted: vec![text("b")] },
                 serde_json::json!({"requested": "a", "granted": ["b"]}),
+            ),
+            (
+                Details::Granted { requested: text("a"), granted: Vec::new() },
+                serde_json::json!({"requested": "a", "granted": []}),
             ),
             (
                 Details::Limit { limit: Limit::WallTime, configured: Some(text("1s")), used: None },
@@ -352,6 +425,53 @@ mod tests {
                     assert_eq!(serde_json::from_value::<Failure>(written).expect("read back"), failure);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn the_wire_has_one_boundary_and_its_detail_and_is_read_back() {
+        let spelled = |name: &str| match name {
+            "runtime_error" | "load_failed" => format!("connector_{name}"),
+            name => name.to_owned(),
+        };
+        for (class, name) in CLASSES {
+            for (boundary, place) in BOUNDARIES {
+                for (details, mut value) in details() {
+                    let is_envelope = match &details {
+                        Details::None => true,
+                        Details::Granted { granted, .. } => granted.is_empty(),
+                        _ => false,
+                    };
+                    let detail = match place {
+                        "manifest" => "connector_manifest",
+                        "action" if is_envelope => "envelope",
+                        place => place,
+                    };
+                    let failure = Failure::new(class, boundary, "m".to_owned(), details);
+                    let wire = failure.to_wire();
+                    if place != "sandbox" {
+                        value["boundary_detail"] = detail.into();
+                    }
+                    let expected = serde_json::json!({
+                        "class": spelled(name), "message": "m", "boundary": "sandbox", "details": value,
+                        "retriable": name == "network_error", "audit_id": null,
+                    });
+                    assert_eq!(wire, expected);
+                    assert_eq!(Failure::from_wire(wire).expect("read back"), failure);
+                    let plain = serde_json::to_value(&failure).expect("plain data");
+                    assert_eq!(Failure::from_wire(plain).expect("the usual form"), failure);
+                }
+            }
+        }
+        for (class, name) in CLASSES {
+            let both = [name.to_owned(), spelled(name)].map(Value::from);
+            assert!(
+                both.into_iter()
+                    .all(|name| serde_json::from_value::<Class>(name).is_ok_and(|it| it == class))
+            );
+        }
+        for bad in ["{}", "[]", r#"{"details":{"boundary_detail":"elsewhere"}}"#, "null"] {
+            Failure::from_wire(serde_json::from_str(bad).expect("JSON")).expect_err(bad);
         }
     }
 

@@ -21,6 +21,8 @@ mod linux;
 #[cfg(target_os = "macos")]
 mod macos;
 pub(crate) mod mode;
+#[cfg(any(target_os = "macos", test))]
+pub(crate) mod own_session;
 #[cfg(target_os = "linux")]
 pub(crate) mod packet;
 #[cfg(target_os = "linux")]
@@ -34,14 +36,13 @@ pub(crate) mod signal;
 
 use std::io;
 use std::os::fd::RawFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
-use nix::unistd::{Pid, setsid};
+use nix::unistd::Pid;
 
 pub(crate) use crate::sys::descriptor::received;
 #[cfg(target_os = "linux")]
@@ -67,23 +68,6 @@ pub(crate) fn wait_for_child(child: Pid) -> io::Result<(ExitStatus, libc::rusage
             answer => return Ok(answer.map(|_| (ExitStatus::from_raw(status), used))?),
         }
     }
-}
-
-/// Makes a command the leader of a session of its own, with these limits, soft and hard. A session without a
-/// controlling terminal cannot type into one (TIOCSTI), and the process group of the leader has its number.
-pub(crate) fn own_session(command: &mut Command, limits: Vec<(Resource, u64)>) {
-    let start = move || {
-        for &(resource, most) in &limits {
-            // The caller may have a lower limit, which it cannot raise.
-            let (_, hard) = getrlimit(resource)?;
-            setrlimit(resource, most.min(hard), most.min(hard))?;
-        }
-        setsid()?;
-        Ok(())
-    };
-    // SAFETY: between fork(2) and execve(2), the closure only makes system calls: it neither allocates nor
-    // locks, and an error is a number.
-    unsafe { command.pre_exec(start) };
 }
 
 /// ioctl(TIOCGWINSZ): rows and columns.

@@ -187,6 +187,41 @@ async fn every_spawn_has_a_line() {
 }
 
 #[tokio::test]
+async fn one_id_joins_the_lines_of_a_spawn_and_each_names_the_connector() {
+    let log = Log::new();
+    let home = Home::new(
+        "p=${http_proxy##*:}; exec bash -c \"exec 3<>/dev/tcp/127.0.0.1/${p%/}; \
+         printf 'CONNECT b.example:443 HTTP/1.1\\r\\n\\r\\n' >&3; head -n 1 <&3\"",
+    );
+    let guest = Guest::new()
+        .request(&json!({"url": "http://b.example/"}))
+        .spawn(&json!({"program": "tool", "argv": ["tool"]}))
+        .spawn(&json!({"program": "/bin/sh", "argv": ["sh"]}))
+        .spawn(&json!({"program": "tool", "argv": ["tool"]}))
+        .request(&json!({"url": "http://b.example/"}));
+    let connector = compiled(log.open(), &home.manifest(""), guest);
+    run(&connector, Call::new("op")).await.ended.unwrap_err();
+    let lines: Vec<Value> = log.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().all(|line| line["connector"] == "test"), "{lines:?}");
+    let spawns = log.lines("spawn");
+    assert_eq!(spawns.len(), 3);
+    for spawn in &spawns {
+        assert_eq!(spawn["spawn"], spawn["id"]);
+        let joined = lines.iter().filter(|line| line["spawn"] == spawn["id"]);
+        let events: Vec<_> = joined.map(|line| line["event"].as_str().unwrap()).collect();
+        match spawn["decision"].as_str() {
+            Some("allowed") => {
+                assert_eq!(events, ["spawn", "exec", "egress", "exit"]);
+            }
+            _ => assert_eq!(events, ["spawn"]),
+        }
+    }
+    // The request of the connector itself belongs to no spawn.
+    let egress = log.lines("egress");
+    assert!(egress.len() == 4 && [0, 3].iter().all(|at| egress[*at].get("spawn").is_none()), "{egress:?}");
+}
+
+#[tokio::test]
 async fn programs_cannot_write_to_the_log() {
     let home = Home::new("");
     let runtime = Runtime::builder().at_once(1).audit(Audit::new(home.at("out/log"))).build().unwrap();

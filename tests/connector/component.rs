@@ -11,7 +11,7 @@ use kennel::connector::{
     SpawnExecutor, Spawned, Spawning,
 };
 use kennel::{
-    broker::{CredentialResolver, Envelope, SpawnPolicy},
+    broker::{CheckedSpawn, CredentialResolver},
     report::Class,
 };
 use serde_json::json;
@@ -42,21 +42,13 @@ impl HttpClient for Echo {
     }
 }
 
-/// Runs nothing: answers with the envelope, if that is allowed.
+/// Runs nothing: answers with what was checked.
 struct DryRun;
 
 impl SpawnExecutor for DryRun {
-    fn spawn<'s>(
-        &'s self,
-        policy: &'s SpawnPolicy,
-        envelope: &'s Envelope,
-        _: &'s dyn CredentialResolver,
-    ) -> Spawning<'s> {
-        Box::pin(async {
-            let checked = policy.check(envelope);
-            let stdout = json!({"program": envelope.program, "argv": envelope.argv}).to_string().into_bytes();
-            checked.map(|_| Spawned { status: 7, stdout, stderr: b"e".to_vec() })
-        })
+    fn spawn<'s>(&'s self, spawn: &'s CheckedSpawn, _: &'s dyn CredentialResolver) -> Spawning<'s> {
+        let stdout = json!({"program": spawn.called(), "argv": spawn.argv()}).to_string().into_bytes();
+        Box::pin(async { Ok(Spawned { status: 7, stdout, stderr: b"e".to_vec() }) })
     }
 }
 

@@ -232,7 +232,10 @@ async fn the_resolver_is_asked_only_if_the_host_is_granted_and_the_way_is_safe()
         (
             server.url("/"),
             Boundary::Manifest,
-            format!("request to {}: the manifest does not grant this host", server.authority()),
+            format!(
+                "request to {}: the manifest does not grant this host; add it to capabilities.network.hosts of the manifest",
+                server.authority()
+            ),
         ),
         (
             "https://name.example/".to_owned(),

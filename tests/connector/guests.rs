@@ -11,7 +11,7 @@ use kennel::connector::{
 };
 use kennel::{
     Audit, Secret,
-    broker::{CredentialResolver, Envelope, Resolving, SpawnPolicy},
+    broker::{CheckedSpawn, CredentialResolver, Resolving},
     report::Class,
 };
 use serde_json::{Value, json};
@@ -43,21 +43,13 @@ impl HttpClient for Canned {
     }
 }
 
-/// Writes the arguments of each envelope, and runs nothing.
+/// Writes the arguments of each spawn, and runs nothing.
 struct Prints;
 
 impl SpawnExecutor for Prints {
-    fn spawn<'s>(
-        &'s self,
-        policy: &'s SpawnPolicy,
-        envelope: &'s Envelope,
-        _: &'s dyn CredentialResolver,
-    ) -> Spawning<'s> {
-        Box::pin(async {
-            policy.check(envelope)?;
-            let stdout = format!("{}: a \"note\"\n", envelope.arguments().join(" ")).into_bytes();
-            Ok(Spawned { status: 3, stdout, stderr: Vec::new() })
-        })
+    fn spawn<'s>(&'s self, spawn: &'s CheckedSpawn, _: &'s dyn CredentialResolver) -> Spawning<'s> {
+        let stdout = format!("{}: a \"note\"\n", spawn.arguments().join(" ")).into_bytes();
+        Box::pin(async { Ok(Spawned { status: 3, stdout, stderr: Vec::new() }) })
     }
 }
 

@@ -148,14 +148,24 @@ async fn a_redirect_to_a_host_that_is_not_granted_is_denied() {
 }
 
 #[tokio::test]
-async fn a_redirect_to_something_else_than_http_is_an_error() {
+async fn a_redirect_to_another_scheme_is_denied() {
+    let (authority, server) = (Authority::new(), Server::http().await);
+    let own = server.authority();
+    for to in ["file:///etc/passwd", "javascript:alert(1)", "data:text/plain,hello", "ftp://127.0.0.1/"] {
+        let request = json!({"url": server.url(&format!("/redirect/302/{to}"))});
+        let ran = ask(&authority, &[&own], &request).await;
+        let failure = ran.error().failure();
+        assert_eq!((failure.class, failure.boundary), (Class::CapabilityDenied, Boundary::Manifest), "{to}");
+        assert!(failure.message.ends_with("is neither http nor https"), "{}", failure.message);
+        server.only();
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_to_something_malformed_is_an_error() {
     let (authority, server) = (Authority::new(), Server::http().await);
     let own = server.authority();
     for to in [
-        "file:///etc/passwd",
-        "javascript:alert(1)",
-        "data:text/plain,hello",
-        "ftp://127.0.0.1/",
         "http://",
         "http://[",
         "http://a:b@127.0.0.1/",

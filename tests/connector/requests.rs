@@ -101,7 +101,7 @@ async fn there_is_an_answer_after_a_request_that_was_done_only() {
     assert_eq!(
         ran.told,
         [
-            "http_request: request to 127.0.0.2:1: the manifest does not grant this host",
+            "http_request: request to 127.0.0.2:1: the manifest does not grant this host; add it to capabilities.network.hosts of the manifest",
             "http_request: the request is no valid JSON",
             "http_request: its url: relative URL without a base",
         ]
@@ -128,6 +128,28 @@ async fn a_range_without_room_ends_the_call() {
 }
 
 #[tokio::test]
+async fn a_url_of_another_scheme_is_denied() {
+    let server = Server::http().await;
+    let own = server.authority();
+    for (url, scheme) in [
+        ("file:///etc/passwd", "file"),
+        (&*format!("ftp://{own}/"), "ftp"),
+        (&format!("ws://{own}/"), "ws"),
+        ("javascript:alert(1)", "javascript"),
+        ("data:,x", "data"),
+    ] {
+        let ran = ask(&[&own], Guest::new().request(&json!({"url": url})).print(r#"{"output":{}}"#)).await;
+        assert_eq!(ran.said[0].numbers[..1], [-1], "{url}");
+        let failure = ran.error().failure();
+        assert_eq!((failure.class, failure.boundary), (Class::CapabilityDenied, Boundary::Manifest), "{url}");
+        assert_eq!(failure.message, format!("request to {scheme}: its url is neither http nor https"));
+        let details = serde_json::to_value(&failure.details).unwrap();
+        assert_eq!(details, json!({"requested": scheme, "granted": ["http", "https"]}));
+    }
+    assert!(server.take().is_empty());
+}
+
+#[tokio::test]
 async fn malformed_requests_are_told_and_are_no_failure_of_the_call() {
     let server = Server::http().await;
     let url = server.url("/");
@@ -143,10 +165,6 @@ async fn malformed_requests_are_told_and_are_no_failure_of_the_call() {
         json!({"url": url, "headers": {"A": 1}}),
         json!({"url": ""}),
         json!({"url": "/relative"}),
-        json!({"url": "file:///etc/passwd"}),
-        json!({"url": "ftp://127.0.0.1/"}),
-        json!({"url": "javascript:alert(1)"}),
-        json!({"url": "data:,x"}),
         json!({"url": "http://"}),
         json!({"url": "http:///"}),
         json!({"url": "http://[::1"}),

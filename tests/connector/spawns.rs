@@ -12,7 +12,7 @@ use kennel::connector::{
 };
 use kennel::{
     Error,
-    broker::{CredentialResolver, Envelope, Manifest, SpawnPolicy},
+    broker::{CheckedSpawn, CredentialResolver, Manifest},
     report::{Boundary, Class, Failure, Protection},
 };
 use nix::sys::stat::Mode;
@@ -406,52 +406,88 @@ async fn dropping_a_call_ends_its_spawn_with_all_its_processes() {
     }
 }
 
+/// What an executor was asked to run.
+#[derive(Clone, Debug, PartialEq)]
+struct Asked {
+    program: PathBuf,
+    argv: Vec<String>,
+    operation: Option<String>,
+    fs_write: Vec<PathBuf>,
+    cwd: Option<PathBuf>,
+    hosts: Vec<String>,
+    caps: [u64; 2],
+}
+
 /// Runs nothing: answers, and keeps what it was asked.
 #[derive(Clone)]
 struct Fake {
-    answer: fn(&SpawnPolicy, &Envelope) -> Result<Spawned, kennel::broker::SpawnError>,
-    asked: Arc<Mutex<Vec<Envelope>>>,
+    answer: fn() -> Result<Spawned, kennel::broker::SpawnError>,
+    asked: Arc<Mutex<Vec<Asked>>>,
 }
 
 impl SpawnExecutor for Fake {
-    fn spawn<'s>(
-        &'s self,
-        policy: &'s SpawnPolicy,
-        envelope: &'s Envelope,
-        credentials: &'s dyn CredentialResolver,
-    ) -> Spawning<'s> {
+    fn spawn<'s>(&'s self, spawn: &'s CheckedSpawn, credentials: &'s dyn CredentialResolver) -> Spawning<'s> {
+        let asked = Asked {
+            program: spawn.program().to_owned(),
+            argv: spawn.argv().to_vec(),
+            operation: spawn.operation().map(str::to_owned),
+            fs_write: spawn.fs_write().to_vec(),
+            cwd: spawn.cwd().map(Path::to_owned),
+            hosts: spawn.hosts().to_vec(),
+            caps: [spawn.stdout_cap(), spawn.stderr_cap()],
+        };
+        self.asked.lock().unwrap().push(asked);
         Box::pin(async {
-            self.asked.lock().unwrap().push(envelope.clone());
             credentials.resolve("TOKEN").await.unwrap();
-            (self.answer)(policy, envelope)
+            (self.answer)()
         })
     }
 }
 
 #[tokio::test]
-async fn another_executor_runs_what_programs_spawn() {
+async fn another_executor_runs_what_passed_the_gate() {
     let home = Home::new("touch ran");
     let fake = |answer| Fake { answer, asked: Arc::default() };
-    let operations = "[capabilities.spawn.operations]\nop = 'tool {word}'";
+    let operations = "[capabilities.spawn.operations]\nop = 'tool {word}'\n[capabilities.spawn.limits]\n\
+        max_stdout_bytes = 9\nmax_stderr_bytes = 0";
     let guest = || Guest::new().operation("op", &json!({"word": "w"}));
 
-    let says = fake(|_, _| Ok(Spawned { status: -5, stdout: b"o".to_vec(), stderr: b"e".to_vec() }));
+    let says = fake(|| Ok(Spawned { status: -5, stdout: b"o".to_vec(), stderr: b"e".to_vec() }));
     let vault = Vault::with("x");
-    let connector = home.connector(builder().spawn_executor(says.clone()), operations, guest());
+    let log = home.at("audit.log");
+    let connector = home.connector(builder().spawn_executor(says.clone()).audit(&log), operations, guest());
     let ran = run(&connector, call().credentials(vault.clone())).await;
     assert_eq!(ran.said, [ended(-5, "o", "e")]);
     assert_eq!(vault.asked(), ["TOKEN"]);
-    let asked = says.asked.lock().unwrap().remove(0);
-    assert_eq!((&*asked.program, &*asked.argv), ("tool", &["tool".to_owned(), "w".to_owned()][..]));
-
-    // It gets the policy of the call.
-    let checks = fake(|policy, envelope| policy.check(envelope).map(|_| Spawned::default()));
-    let connector = home.connector(builder().spawn_executor(checks), operations, guest());
-    run(&connector, call()).await.ended.unwrap();
+    let real = |name: &str| fs::canonicalize(home.at(name)).unwrap();
+    let asked = Asked {
+        program: real("tool"),
+        argv: vec!["tool".to_owned(), "w".to_owned()],
+        operation: Some("op".to_owned()),
+        fs_write: vec![real("out")],
+        cwd: Some(real("out")),
+        hosts: vec!["a.example:443".to_owned()],
+        caps: [9, 256 << 10],
+    };
+    assert_eq!(*says.asked.lock().unwrap(), [asked.clone()]);
+    // The call narrows what it gets, and the gate asks it nothing that is not allowed.
+    run(&connector, call().allow_hosts(["b.example:443"])).await.ended.unwrap();
+    assert_eq!(says.asked.lock().unwrap()[1], Asked { hosts: Vec::new(), ..asked });
     let ran = run(&connector, call().allow_programs(["git"])).await;
     assert_eq!(ran.error().failure().boundary, Boundary::Action);
+    let denied = Guest::new().spawn(&json!({"program": "/bin/sh", "argv": ["sh"]})).spawn(&tool(&["w", "x"]));
+    let connector = home.connector(builder().spawn_executor(says.clone()).audit(&log), operations, denied);
+    assert_eq!(run(&connector, call()).await.said, [not_run(-1), not_run(-1)]);
+    assert_eq!(says.asked.lock().unwrap().len(), 2);
+    let written = fs::read_to_string(&log).unwrap();
+    let lines = written.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let decisions: Vec<_> = lines
+        .filter(|line| line["event"] == "spawn")
+        .map(|line| line["decision"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(decisions, ["allowed", "allowed", "denied", "denied", "denied"], "{written}");
 
-    let lacks = fake(|_, _| {
+    let lacks = fake(|| {
         let (protection, reason) = (Protection::Root, "no user namespaces".to_owned());
         Err(Error::Unavailable { protection, reason, remedy: Some("turn them on".into()) }.into())
     });

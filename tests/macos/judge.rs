@@ -2,7 +2,7 @@
 //! S-expressions and `regex` for the expressions in them. It knows the rules of sandbox-exec(1) as far as
 //! Kennel's profiles use them; what it does not know is an error, so no rule is passed over.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use lexpr::Value;
 use regex::Regex;
@@ -67,13 +67,6 @@ impl Profile {
         let decides = |rule: &&Rule| rule.names(operation) && rule.is_about(subject);
         self.0.iter().rev().find(decides).is_some_and(|rule| rule.allows)
     }
-
-    /// Whether all of these operations on a path are allowed, whose links are resolved as the kernel does.
-    pub(crate) fn allows_path(&self, operations: &[&str], path: &Path) -> bool {
-        let real = real(path);
-        let real = real.to_str().expect("UTF-8");
-        operations.iter().all(|operation| self.allows(operation, &Subject::File(real)))
-    }
 }
 
 impl Rule {
@@ -133,20 +126,5 @@ impl Filter {
             (Self::Remote(own), Subject::Address(address)) => own == address,
             _ => false,
         }
-    }
-}
-
-/// The path that the kernel of macOS would compare: links are resolved as far as the path exists, and what is
-/// a link into `/private` there is one here too.
-pub(crate) fn real(path: &Path) -> PathBuf {
-    let existing = path.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(path);
-    let missing = path.strip_prefix(existing).unwrap_or(Path::new(""));
-    let mut real = existing.canonicalize().unwrap_or_else(|_| existing.to_owned());
-    if !missing.as_os_str().is_empty() {
-        real.push(missing);
-    }
-    match ["/tmp", "/var", "/etc"].iter().any(|link| real.starts_with(link)) {
-        true => Path::new("/private").join(real.strip_prefix("/").expect("absolute")),
-        false => real,
     }
 }

@@ -7,18 +7,19 @@
 
 use std::env;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 #[path = "judge.rs"]
 mod judge;
 
-use judge::{Profile, Subject, real};
+use judge::{Profile, Subject};
 
 fn main() -> ExitCode {
     let mut words = env::args().skip(1);
     assert_eq!(words.next().as_deref(), Some("-p"));
     let profile = Profile::parse(&words.next().expect("a profile"));
+    assert!(!profile.rules().is_empty());
     let program = words.next().expect("a program");
     let rest: Vec<String> = words.collect();
     let shown = |path: &str| real(Path::new(path)).to_string_lossy().into_owned();
@@ -37,7 +38,23 @@ fn main() -> ExitCode {
         Some("network") if !subject.starts_with('/') => Subject::Address(subject),
         Some("mach") => Subject::Service(subject),
         Some("signal") => Subject::Stranger,
+        Some("process") if operation == "process-fork" => Subject::Nothing,
         _ => Subject::File(&path),
     };
     ExitCode::from(u8::from(!profile.allows(operation, &subject)))
+}
+
+/// The path that the kernel of macOS would compare: links are resolved as far as the path exists, and what is
+/// a link into `/private` there is one here too.
+fn real(path: &Path) -> PathBuf {
+    let existing = path.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(path);
+    let missing = path.strip_prefix(existing).unwrap_or(Path::new(""));
+    let mut real = existing.canonicalize().unwrap_or_else(|_| existing.to_owned());
+    if !missing.as_os_str().is_empty() {
+        real.push(missing);
+    }
+    match ["/tmp", "/var", "/etc"].iter().any(|link| real.starts_with(link)) {
+        true => Path::new("/private").join(real.strip_prefix("/").expect("absolute")),
+        false => real,
+    }
 }

@@ -42,6 +42,17 @@ pub(crate) struct Settings {
     pub(crate) guards_answers: bool,
     /// The words for settings in answers to refused requests.
     pub(crate) wording: Wording,
+    /// Whether nothing but CONNECT is served.
+    pub(crate) connect_only: bool,
+    pub(crate) decides: AllowListOwner,
+}
+
+/// Whose list of allowed hosts it is: what a person changes to allow one more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum AllowListOwner {
+    #[default]
+    Policy,
+    Manifest,
 }
 
 impl Settings {
