@@ -25,6 +25,8 @@ pub(crate) mod pattern;
 pub(crate) mod run;
 #[cfg(feature = "testing")]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use crate::broker::checked::{CheckedSpawn, CredentialResolver, NoCredentials, Resolving, SpawnLimits};
 pub use crate::broker::envelope::Envelope;
