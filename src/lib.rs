@@ -33,6 +33,7 @@
 //! | what was blocked, after a command failed | [`Policy::explain`], [`report::Denial`] |
 //! | the proxy, for a program that somebody else runs | [`network::SpawnProxy`], [`network::HostPolicy`] |
 //! | WebAssembly connectors of others | `connector`, with the feature `wasm` |
+//! | executors for tests of your program | `testing`, with the feature of that name |
 //! | the traits of agent harnesses | the crate `kennel-adapters` |
 //! | numbers of sessions as Prometheus text | `metrics`, with the feature of that name |
 //!
@@ -53,6 +54,10 @@ struct Embedding;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/sessions.md")]
 struct Sessions;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/broker.md")]
+struct Broker;
 
 #[cfg(all(doctest, feature = "wasm"))]
 #[doc = include_str!("../docs/connectors.md")]
@@ -101,6 +106,16 @@ pub mod files {
     pub use crate::session::files::stream::{FileEntry, FileInfo, FileReader, FileWriter};
     pub use crate::sys::inode::FileKind;
     pub use crate::sys::mode::Mode;
+}
+
+/// Executors for tests: nothing is started (feature `testing`).
+///
+/// [`Recorder`](testing::Recorder) keeps the spawns that passed the gate, and [`Script`](testing::Script) is a program
+/// that answers by its arguments. Both are a [`SpawnExecutor`](broker::SpawnExecutor): pass them to
+/// [`SpawnPolicy::execute`](broker::SpawnPolicy::execute), or to `RuntimeBuilder::spawn_executor` of connectors.
+#[cfg(feature = "testing")]
+pub mod testing {
+    pub use crate::broker::testing::{RecordedSpawn, Recorder, Script};
 }
 
 pub use command::Command;

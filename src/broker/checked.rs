@@ -222,7 +222,7 @@ impl fmt::Debug for CheckedSpawn {
 /// # Ok::<(), kennel::broker::SpawnError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct SpawnLimits {
     /// Memory, in bytes: 64 MiB by default, 1 GiB at most. Enforced like
     /// [`Limits::memory`](crate::policy::limits::Limits::memory).

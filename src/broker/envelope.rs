@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::policy::text;
-use crate::report::error::policy::PolicyError;
+use crate::report::error::policy::{PolicyError, escaped_value};
 use crate::report::error::spawn::SpawnError;
 
 /// A request to run a program.
@@ -17,11 +18,10 @@ use crate::report::error::spawn::SpawnError;
 /// let envelope = Envelope::from_json(r#"{"program": "gh", "argv": ["gh", "issue", "list"]}"#)?;
 /// assert_eq!(envelope.arguments(), ["issue", "list"]);
 /// assert_eq!(envelope, Envelope::new("gh", &["issue", "list"]));
-/// assert!(Envelope::from_json(r#"{"program": "gh", "shell": true}"#).is_err());
+/// assert!(Envelope::from_json(r#"{"program": "gh", "argv": "gh issue list"}"#).is_err());
 /// # Ok::<(), kennel::broker::SpawnError>(())
 /// ```
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Envelope {
     /// The program: a path, or the name of a program in the manifest.
     pub program: String,
@@ -74,7 +74,8 @@ impl Envelope {
         self.argv.get(1..).unwrap_or_default()
     }
 
-    /// Reads an envelope from a JSON object.
+    /// Reads an envelope from a JSON object. Ignores keys that an envelope does not have; a connector's log
+    /// says so, and [`unknown_keys`](Self::unknown_keys) names them.
     ///
     /// # Errors
     /// [`SpawnError::Envelope`] with line and column.
@@ -82,7 +83,29 @@ impl Envelope {
         let parsed = text::parse_json("envelope", text, "the envelope is empty");
         parsed.map_err(|error| SpawnError::Envelope(without_value(error)))
     }
+
+    /// The keys of a JSON object that an envelope does not have: at most ten, escaped and shortened.
+    ///
+    /// ```
+    /// use kennel::broker::Envelope;
+    ///
+    /// let text = r#"{"program": "gh", "argv": ["gh"], "forwarder": true}"#;
+    /// assert!(Envelope::from_json(text).is_ok());
+    /// assert_eq!(Envelope::unknown_keys(text), ["forwarder"]);
+    /// ```
+    #[must_use]
+    pub fn unknown_keys(text: &str) -> Vec<String> {
+        let all: BTreeMap<String, IgnoredAny> = serde_json::from_str(text).unwrap_or_default();
+        let unknown = all.into_keys().filter(|key| !KEYS.contains(&&**key));
+        unknown.take(MAX_NAMED).map(|key| escaped_value(&key)).collect()
+    }
 }
+
+/// The keys of an envelope.
+const KEYS: [&str; 6] = ["program", "argv", "env", "cwd", "stdin", "credential_env_keys"];
+
+/// The most unknown keys that are named.
+const MAX_NAMED: usize = 10;
 
 /// Removes the value from serde's message. Serde quotes a value of the wrong type, which may be secret; its
 /// type is enough.
@@ -149,6 +172,18 @@ mod tests {
     }
 
     #[test]
+    fn unknown_keys_are_ignored_and_named() {
+        let text =
+            r#"{"program": "a", "forwarder": {"x": [1]}, "argv": ["a"], "forwarder": 2, "\u001b[2J": null}"#;
+        assert_eq!(Envelope::from_json(text).expect("an envelope"), Envelope::new("a", &[]));
+        assert_eq!(Envelope::unknown_keys(text), ["\\u{1b}[2J", "forwarder"]);
+        let many: String = (0..50).map(|number| format!(r#""k{number}": 1, "#)).collect();
+        let text = format!(r#"{{{many}"{}": 1}}"#, "x".repeat(100_000));
+        let keys = Envelope::unknown_keys(&text);
+        assert!(keys.len() == 10 && keys.iter().all(|key| key.len() < 1000), "{keys:?}");
+    }
+
+    #[test]
     fn debug_output_shows_no_values() {
         let envelope = Envelope {
             env: [("GH_HOST".to_owned(), "hidden".to_owned())].into(),
@@ -165,7 +200,6 @@ mod tests {
             ("", "envelope:1:1: the envelope is empty"),
             ("[]", "envelope:1:1: expected an object"),
             ("{}", "envelope:1:2: missing field `program`"),
-            (r#"{"program": "a", "x": 1}"#, "envelope:1:20: unknown field `x`"),
             (r#"{"program": "a", "env": {"A": "1", "A": "2"}}"#, "envelope:1:38: duplicate key `A`"),
             (r#"{"program": "a", "program": "b"}"#, "envelope:1:26: duplicate field `program`"),
         ] {

@@ -1,22 +1,23 @@
 //! The manifest: the programs that a caller may run, with their arguments, files, hosts and credentials, and
-//! what a connector may use. Plain data, read strictly: an unknown key is an error, because Kennel must not
-//! ignore a misspelled restriction.
+//! what a connector may use. Plain data. Values are read strictly; a key that Kennel does not know is ignored
+//! and noted.
 
 pub(crate) mod connector;
 #[cfg(test)]
 mod tests;
+mod unknown;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, de};
-use toml::de::DeTable;
 
 use crate::broker::checked::SpawnLimits;
 use crate::broker::manifest::connector::{About, Credential, ManifestLimits};
 use crate::broker::operation::Operation;
 use crate::policy::network::rule::Rule;
 use crate::policy::text;
+use crate::report::enforcement::Note;
 use crate::report::error::policy::PolicyError;
 use crate::report::error::spawn::Hash;
 use crate::sys::packet::inherited_descriptor;
@@ -39,8 +40,9 @@ use crate::sys::packet::inherited_descriptor;
 /// )?;
 /// assert_eq!(manifest.operations().collect::<Vec<_>>(), ["issue_list"]);
 ///
-/// let error = Manifest::from_toml("[capabilities.spawn]\nprogramms = []").unwrap_err();
-/// assert!(error.to_string().starts_with("manifest:2:1: unknown field `programms`"));
+/// let manifest = Manifest::from_toml("[capabilities.spawn]\nforwarder = 'ssh'")?;
+/// assert_eq!(manifest.notes()[0].subject, "manifest:2:1");
+/// assert_eq!(manifest.notes()[0].text, "Kennel does not know the key `forwarder` and ignores it");
 /// # Ok::<(), kennel::report::PolicyError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -53,12 +55,13 @@ pub struct Manifest {
     /// The limits of a connector's call.
     pub(crate) limits: ManifestLimits,
     pub(crate) connector: About,
+    pub(crate) notes: Vec<Note>,
     /// The absolute path of the manifest file. `None`: read from text, or through a descriptor.
     pub(crate) file: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub(crate) struct Spawn {
     pub(crate) programs: Vec<Program>,
     pub(crate) env_passthrough: Vec<VariableName>,
@@ -72,7 +75,6 @@ pub(crate) struct Spawn {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct Program {
     /// Absolute, or below `~/`.
     pub(crate) path: String,
@@ -84,7 +86,7 @@ pub(crate) struct Program {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VariableName(pub(crate) String);
 
-/// A whole manifest. Other tools may have tables of their own in it.
+/// A whole manifest.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Whole {
@@ -92,32 +94,8 @@ struct Whole {
     capabilities: Capabilities,
 }
 
-/// The tables in which other tools may have tables of their own, and Kennel's keys there. All other tables
-/// refuse unknown keys.
-const SHARED: [(&[&str], &[&str]); 3] = [
-    (&[], &["connector", "capabilities"]),
-    (&["connector"], &["name", "version", "publisher"]),
-    (&["capabilities", "credential"], &["kind", "header", "format"]),
-];
-
-/// Refuses an unknown key of a shared table, unless it is a table.
-fn check_shared(file: &str, text: &str) -> Result<(), PolicyError> {
-    // The text has been read once, so this never fails.
-    let Ok(whole) = DeTable::parse(text) else { return Ok(()) };
-    for (path, known) in SHARED {
-        let table = path.iter().try_fold(whole.get_ref(), |table, key| table.get(*key)?.get_ref().as_table());
-        for (key, value) in table.into_iter().flatten() {
-            if !known.contains(&&**key.get_ref()) && !value.get_ref().is_table() {
-                let error: de::value::Error = de::Error::unknown_field(key.get_ref(), known);
-                return Err(PolicyError::syntax(file, text.as_bytes(), key.span().start, &error.to_string()));
-            }
-        }
-    }
-    Ok(())
-}
-
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 struct Capabilities {
     network: Network,
     spawn: Spawn,
@@ -126,7 +104,7 @@ struct Capabilities {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 struct Network {
     hosts: Vec<HostAndPort>,
 }
@@ -186,12 +164,27 @@ impl Manifest {
         self.connector.publisher.as_deref()
     }
 
+    /// What Kennel ignores in the manifest: one note for each key that it does not know. Show them: the key
+    /// may be a misspelled restriction. Tables of other tools get no note at the top, in `[connector]` and in
+    /// `[capabilities.credential]`.
+    #[must_use]
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
     fn parse(file: &str, contents: &str) -> Result<Self, PolicyError> {
         let whole: Whole = text::parse_toml(file, contents, EMPTY)?;
-        check_shared(file, contents)?;
         let Capabilities { network, spawn, credential, limits } = whole.capabilities;
         let hosts = network.hosts.into_iter().map(|HostAndPort(host)| host).collect();
-        let manifest = Self { hosts, spawn, credential, limits, connector: whole.connector, file: None };
+        let manifest = Self {
+            hosts,
+            spawn,
+            credential,
+            limits,
+            connector: whole.connector,
+            notes: unknown::notes(file, contents),
+            file: None,
+        };
         manifest.check()?;
         Ok(manifest)
     }

@@ -24,6 +24,10 @@ pub(crate) mod operation;
 pub(crate) mod paths;
 pub(crate) mod pattern;
 pub(crate) mod run;
+#[cfg(feature = "testing")]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use crate::broker::checked::{CheckedSpawn, CredentialResolver, NoCredentials, Resolving, SpawnLimits};
 pub use crate::broker::envelope::Envelope;

@@ -66,7 +66,6 @@ impl<'de> Deserialize<'de> for Operation {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Table {
     argv: String,
     #[serde(default)]

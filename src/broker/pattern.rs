@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! pattern  = item*                 separated by whitespace
-//! item     = token | "[" token* "]"    a group is left out when all its placeholders are missing
+//! item     = token | "[" token* "]"    a group is left out when all its placeholders are missing or empty
 //! token    = (literal | "{" name "}")+   a literal has no braces and no brackets at its ends
 //! ```
 
@@ -125,7 +125,7 @@ impl ArgumentPattern {
         self.items.iter().flat_map(Item::names)
     }
 
-    /// Fills in `values`. An argument that begins with a placeholder may begin with `-` only if `may_dash`
+    /// Fills in `values`. In a group, an empty value is the same as a missing one. An argument that begins with a placeholder may begin with `-` only if `may_dash`
     /// permits it for that placeholder.
     ///
     /// # Errors
@@ -143,11 +143,11 @@ impl ArgumentPattern {
         }
         let mut arguments = Vec::new();
         for item in &self.items {
-            let missing = item.names().find(|name| !values.contains_key(*name));
+            let has =
+                |name: &str| values.get(name).is_some_and(|value| !(item.is_optional && value.is_empty()));
+            let missing = item.names().find(|name| !has(name));
             match missing {
-                Some(_) if item.is_optional && item.names().all(|name| !values.contains_key(name)) => {
-                    continue;
-                }
+                Some(_) if item.is_optional && !item.names().any(has) => continue,
                 Some(name) if item.is_optional => return Err(RenderError::Half(name.to_owned())),
                 Some(name) => return Err(RenderError::Missing(name.to_owned())),
                 None => {}

@@ -42,6 +42,11 @@ pub struct ChildOutput {
     flood: Option<(Arc<Flood>, u64)>,
 }
 
+/// The line that follows a cut stream.
+pub(crate) fn marker(dropped: u64) -> Vec<u8> {
+    format!("\n[kennel: output truncated, {dropped} bytes dropped]\n").into_bytes()
+}
+
 impl ChildOutput {
     pub(crate) fn new(fd: OwnedFd, cap: Option<u64>) -> io::Result<Self> {
         let pipe = pipe::Receiver::from_owned_fd(fd)?;
@@ -141,7 +146,7 @@ impl ChildOutput {
         match self.dropped {
             0 => Vec::new(),
             _ if !self.is_marked => Vec::new(),
-            bytes => format!("\n[kennel: output truncated, {bytes} bytes dropped]\n").into_bytes(),
+            bytes => marker(bytes),
         }
     }
 

@@ -13,7 +13,7 @@ use crate::broker::envelope::Envelope;
 use crate::broker::executor::{SpawnExecutor, Spawned};
 use crate::broker::manifest::Manifest;
 use crate::connector::http::{GrantedHosts, HostGrants, HttpClient, NoAnswer, Sender, Wanted};
-use crate::connector::journal::{Journal, LogLevel};
+use crate::connector::journal::Journal;
 use crate::network::proxy::Proxy;
 use crate::policy::network::rule::Rules;
 use crate::report::failure::{Class, Failure};
@@ -168,7 +168,7 @@ impl CallContext {
     }
 
     pub(crate) fn log(&self, level: &str, message: &str) {
-        self.journal.write(LogLevel::parse(level), message);
+        self.journal.write(level, message);
     }
 
     /// Sends a request. Its answer is in `response` afterwards, if it has one.

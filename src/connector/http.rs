@@ -70,7 +70,8 @@ const MAX_REDIRECTS: usize = 10;
 /// Headers of a program that do not go to another origin.
 const PRIVATE: [HeaderName; 2] = [header::AUTHORIZATION, header::COOKIE];
 
-/// A request as a program writes it.
+/// A request as a program writes it. An empty method or credential is the same as none: some JSON libraries write
+/// a text that is not set so, as that of Go does.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Wanted {
@@ -139,7 +140,7 @@ struct Checked {
 impl Sender<'_> {
     /// Sends the request of a program, and follows redirects to granted hosts.
     pub(crate) async fn send(&self, wanted: Wanted) -> Result<Response<Bytes>, NoAnswer> {
-        let kind = wanted.credential.clone();
+        let kind = wanted.credential.clone().filter(|kind| !kind.is_empty());
         let mut checked = check(wanted)?;
         let destination = self.check_host(&checked.url)?;
         if let Some(kind) = kind {
@@ -250,7 +251,7 @@ impl Sender<'_> {
 /// The request is malformed.
 fn check(wanted: Wanted) -> Result<Checked, NoAnswer> {
     let malformed = |reason: String| NoAnswer::Malformed(reason);
-    let method = wanted.method.as_deref().unwrap_or("GET");
+    let method = wanted.method.as_deref().filter(|method| !method.is_empty()).unwrap_or("GET");
     let method = match Method::from_bytes(method.to_ascii_uppercase().as_bytes()) {
         Ok(method) if method != Method::CONNECT && method != Method::TRACE => method,
         _ => return Err(malformed("its method is not one of HTTP that a program can use".to_owned())),

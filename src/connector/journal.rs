@@ -12,10 +12,19 @@ use crate::sys::locked;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LogLine {
-    /// Its level.
-    pub level: LogLevel,
+    /// Its level, as the program wrote it: usually `trace`, `debug`, `info`, `warn` or `error`. Characters that a
+    /// terminal obeys are escaped, and a long text is cut.
+    pub level: String,
     /// Its text, as one line without characters that a terminal obeys.
     pub message: String,
+}
+
+impl LogLine {
+    /// How important the line is, as far as Kennel knows the level.
+    #[must_use]
+    pub fn severity(&self) -> LogLevel {
+        LogLevel::parse(&self.level)
+    }
 }
 
 /// How important a log line is.
@@ -26,7 +35,7 @@ pub enum LogLevel {
     Trace,
     /// For developers of the program.
     Debug,
-    /// An ordinary event. Also any level whose name Kennel does not know.
+    /// An ordinary event. Also any level that Kennel does not know.
     Info,
     /// Something unexpected.
     Warn,
@@ -65,6 +74,9 @@ pub type LogSink = Arc<dyn Fn(&str, &LogLine) + Send + Sync>;
 const MAX_LINES: usize = 1000;
 pub(crate) const MAX_BYTES: usize = 256 << 10;
 
+/// Characters that are kept of a level.
+const MAX_LEVEL: usize = 64;
+
 /// The lines of one call.
 pub(crate) struct Journal {
     connector: Arc<str>,
@@ -84,20 +96,21 @@ impl Journal {
         Self { connector: Arc::clone(connector), sink: sink.cloned(), lines: Mutex::default() }
     }
 
-    pub(crate) fn write(&self, level: LogLevel, message: &str) {
+    pub(crate) fn write(&self, level: &str, message: &str) {
         let line = {
             let mut lines = locked(&self.lines);
+            let level: String = level.chars().take(MAX_LEVEL).collect();
             if lines.kept.len() == MAX_LINES || lines.bytes + message.len() > MAX_BYTES {
                 lines.dropped += 1;
                 return;
             }
             lines.bytes += message.len();
-            let line = LogLine { level, message: harmless(message) };
+            let line = LogLine { level: harmless(&level), message: harmless(message) };
             lines.kept.push(line.clone());
             line
         };
         let (connector, message) = (&*self.connector, &*line.message);
-        match level {
+        match line.severity() {
             LogLevel::Trace => tracing::trace!(connector, "{message}"),
             LogLevel::Debug => tracing::debug!(connector, "{message}"),
             LogLevel::Info => tracing::info!(connector, "{message}"),
@@ -115,7 +128,7 @@ impl Journal {
         if dropped > 0 {
             let message =
                 format!("{dropped} further log lines were dropped: a call keeps {MAX_LINES} lines, 256 KiB");
-            kept.push(LogLine { level: LogLevel::Warn, message });
+            kept.push(LogLine { level: LogLevel::Warn.to_string(), message });
         }
         kept
     }
@@ -128,19 +141,34 @@ mod tests {
     #[test]
     fn a_flood_is_counted() {
         let journal = Journal::new(&"c".into(), None);
-        (0..5000).for_each(|number| journal.write(LogLevel::Info, &number.to_string()));
+        (0..5000).for_each(|number| journal.write("info", &number.to_string()));
         let lines = journal.take();
         assert_eq!(lines.len(), MAX_LINES + 1);
         assert!(lines[MAX_LINES].message.starts_with("4000 further log lines"), "{:?}", lines[MAX_LINES]);
         let journal = Journal::new(&"c".into(), None);
-        (0..5).for_each(|_| journal.write(LogLevel::Info, &"x".repeat(100 << 10)));
+        (0..5).for_each(|_| journal.write("info", &"x".repeat(100 << 10)));
         assert_eq!(journal.take().len(), 3);
     }
 
     #[test]
     fn lines_do_nothing_to_a_terminal() {
         let journal = Journal::new(&"c".into(), None);
-        journal.write(LogLevel::parse("WARN"), "a\n\u{1b}[2J");
-        assert_eq!(journal.take(), [LogLine { level: LogLevel::Warn, message: "a\\n\\u{1b}[2J".to_owned() }]);
+        journal.write("WARN", "a\n\u{1b}[2J");
+        let [line] = &journal.take()[..] else { unreachable!() };
+        assert_eq!((&*line.level, &*line.message), ("WARN", "a\\n\\u{1b}[2J"));
+        assert_eq!(line.severity(), LogLevel::Warn);
+    }
+
+    #[test]
+    fn a_level_of_the_program_s_own_stays_what_it_was() {
+        let journal = Journal::new(&"c".into(), None);
+        let long = "l".repeat(1000);
+        for level in ["notice", "", "Fatal\n", &long] {
+            journal.write(level, "m");
+        }
+        let lines = journal.take();
+        let levels: Vec<_> = lines.iter().map(|line| &*line.level).collect();
+        assert_eq!(levels, ["notice", "", "Fatal\\n", &long[..MAX_LEVEL]]);
+        assert!(lines.iter().all(|line| line.severity() == LogLevel::Info));
     }
 }

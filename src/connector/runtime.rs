@@ -26,7 +26,7 @@ use crate::connector::guest::state::GuestState;
 use crate::connector::heartbeat::Heartbeat;
 use crate::connector::host::Loaded;
 use crate::connector::http::HttpClient;
-use crate::connector::journal::{LogLine, LogSink};
+use crate::connector::journal::{Journal, LogLine, LogSink};
 use crate::connector::limits::{MAX_MEMORY, MAX_TABLE};
 use crate::connector::program::{Connector, LinkedProgram, START};
 use crate::connector::slots::Slots;
@@ -37,6 +37,7 @@ use crate::plan::network::{AllowListOwner, Settings};
 use crate::policy::audit::Audit;
 use crate::policy::network::address;
 use crate::policy::network::rule::Rules;
+use crate::report::enforcement::Note;
 use crate::report::error::Error;
 use crate::report::error::policy::PolicyError;
 use crate::report::escape::harmless;
@@ -135,6 +136,7 @@ impl Runtime {
             };
             return Err(ConnectorError::from(refused).with_remedy(remedy));
         }
+        self.log_notes(&own_name, manifest);
         let linked = match &code {
             Code::Module(module) => {
                 let start = module.get_export(START);
@@ -153,6 +155,14 @@ impl Runtime {
         let loaded = Arc::new(self.load(manifest)?);
         let slots = Arc::new(Slots::new("connector", self.shared.at_once));
         Ok(Connector { runtime: Arc::clone(&self.shared), loaded, program: Arc::new(program), slots })
+    }
+
+    /// Writes what Kennel ignores in a manifest into the log of its connector.
+    fn log_notes(&self, own_name: &str, manifest: &Manifest) {
+        let journal = Journal::new(&own_name.into(), self.shared.sink.as_ref());
+        for Note { subject, text, .. } in manifest.notes() {
+            journal.write("warn", &format!("{subject}: {text}"));
+        }
     }
 
     /// What a program imports. Compiles it, but needs no manifest.
@@ -351,7 +361,7 @@ impl RuntimeBuilder {
     }
 
     /// Gets each log line of each program, besides `tracing` and the result of the call: the name of the
-    /// connector, and the line.
+    /// connector, and the line. When a connector is compiled, it also gets the notes of its manifest.
     #[must_use]
     pub fn log_sink(mut self, sink: impl Fn(&str, &LogLine) + Send + Sync + 'static) -> Self {
         self.sink = Some(Arc::new(sink));

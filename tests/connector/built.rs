@@ -14,13 +14,19 @@ pub(crate) type Built = &'static Result<PathBuf, String>;
 /// A program in Go, for `GOOS=wasip1`.
 pub(crate) fn mail() -> Built {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    BUILT.get_or_init(|| go("mail.wasm", &[("GOOS", "wasip1"), ("GOARCH", "wasm")]))
+    BUILT.get_or_init(|| go("mail", "mail.wasm", &[("GOOS", "wasip1"), ("GOARCH", "wasm")]))
 }
 
 /// The same program for this machine.
 pub(crate) fn native_mail() -> Built {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    BUILT.get_or_init(|| go("mail", &[("CGO_ENABLED", "0")]))
+    BUILT.get_or_init(|| go("mail", "mail", &[("CGO_ENABLED", "0")]))
+}
+
+/// A program in Go that spawns, for `GOOS=wasip1`.
+pub(crate) fn issues() -> Built {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    BUILT.get_or_init(|| go("issues", "issues.wasm", &[("GOOS", "wasip1"), ("GOARCH", "wasm")]))
 }
 
 /// A program in C, for WASI preview 1.
@@ -46,8 +52,8 @@ pub(crate) fn weather() -> Built {
     })
 }
 
-fn go(name: &str, environment: &[(&str, &str)]) -> Result<PathBuf, String> {
-    let source = guests().join("mail");
+fn go(guest: &str, name: &str, environment: &[(&str, &str)]) -> Result<PathBuf, String> {
+    let source = guests().join(guest);
     build(name, &source, &tool("go"), "version", |go, to| {
         // No network, and nothing in the home of whoever runs this.
         go.current_dir(&source).env("GOCACHE", kept().join("go")).env("GOPATH", kept().join("go-path"));

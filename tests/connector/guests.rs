@@ -1,5 +1,6 @@
 //! Real programs: in C, in Go, and a component in Python. Each serves calls from its input to its output.
 
+use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use std::{env, fs};
@@ -7,7 +8,7 @@ use std::{env, fs};
 use bytes::Bytes;
 use hyper::{Request, Response};
 use kennel::connector::{
-    Call, CallLimits, Connector, HttpClient, LogLevel, Runtime, Sending, SpawnExecutor, Spawned, Spawning,
+    Call, CallLimits, Connector, HttpClient, Runtime, Sending, SpawnExecutor, Spawned, Spawning,
 };
 use kennel::{
     Audit, Secret,
@@ -16,9 +17,10 @@ use kennel::{
 };
 use serde_json::{Value, json};
 
-use crate::built::{Built, mail, notes, weather};
+use crate::built::{Built, issues, mail, notes, weather};
 use crate::credentials::granting;
 use crate::server::{Authority, Server};
+use crate::spawns::Home;
 use crate::support::{manifest, of};
 use crate::traces;
 
@@ -127,7 +129,7 @@ async fn go_makes_a_request_with_a_credential_that_it_never_sees() {
     let call = Call::new("list").argument("count", 2).credentials(Key);
     let result = connector.invoke(call).await.unwrap();
     assert_eq!(Value::from(result.output.unwrap()), json!({"count": 2, "unread": 1, "from": {"a": 2}}));
-    assert_eq!((result.logs[0].level, &*result.logs[0].message), (LogLevel::Debug, "status 200, 93 bytes"));
+    assert_eq!((&*result.logs[0].level, &*result.logs[0].message), ("debug", "status 200, 93 bytes"));
     assert_eq!(
         *asked.lock().unwrap(),
         ["https://mail.example/messages?count=2 application/json Bearer k-123"]
@@ -221,6 +223,58 @@ async fn c_spawns_an_operation_and_reads_its_output_in_pieces() {
     let (class, message) = of(&connector.invoke(Call::new("dance")).await.unwrap_err());
     assert_eq!(class, Class::RuntimeError);
     assert_eq!(message, "the program exited with status 2; its stderr ends: unknown operation");
+}
+
+/// Connectors that others have written pass the whole argument vector.
+#[tokio::test]
+async fn go_spawns_with_argv_0_and_reads_what_the_program_wrote() {
+    let Some(program) = program(issues()) else { return };
+    let home = Home::new("");
+    let gh = home.at("gh");
+    fs::write(&gh, "#!/bin/sh\nprintf '%s|' \"$@\"; pwd\n").unwrap();
+    fs::set_permissions(&gh, PermissionsExt::from_mode(0o755)).unwrap();
+    let out = fs::canonicalize(home.at("out")).unwrap();
+    let manifest = |operations: &str| {
+        manifest(&format!(
+            "[connector]\nname = 'issues'\n[capabilities.spawn]\nprograms = [{{ path = {gh:?} }}]\nfs_write = [{out:?}]\n\
+             cwd = {out:?}\n[capabilities.spawn.operations]\n{operations}"
+        ))
+    };
+    let with = "list = 'gh issue list [--state {state}]'\nversion = 'gh --version'";
+    let ran = |stdout: &str| {
+        let stdout = format!("{stdout}{}\n", out.display());
+        (json!({"code": 0, "status": 0, "stdout": stdout, "stderr": ""}), None)
+    };
+    let denied = |message: &str| (Value::Null, Some(format!("argument list of {message}")));
+    let not_one = |count: u32| denied(&format!("{count} arguments: is not one of the manifest's operations"));
+    for (operations, operation, argv, expected) in [
+        ("", "spawn", &["gh", "issue", "list"][..], ran("issue|list|")),
+        ("", "spawn", &["anything", "a  b"], ran("a  b|")),
+        ("", "spawn", &[], denied("0 arguments: argv is required")),
+        (with, "spawn", &["gh", "issue", "list"], ran("issue|list|")),
+        (with, "spawn", &["gh", "issue", "list", "--state", "open"], ran("issue|list|--state|open|")),
+        (with, "spawn", &["issue", "list"], not_one(1)),
+        (with, "spawn", &["gh", "issue", "list", "--web"], not_one(3)),
+        (with, "spawn", &[], denied("0 arguments: argv is required")),
+        (with, "operation", &[], ran("--version|")),
+    ] {
+        let runtime = Runtime::builder().at_once(1).build().unwrap();
+        let connector = runtime.compile(&manifest(operations), &program).unwrap();
+        let ended = connector.invoke(Call::new(operation).argument("argv", argv.to_vec())).await;
+        let logs = match &ended {
+            Ok(result) => &result.logs[..],
+            Err(error) => error.logs(),
+        };
+        let levels: Vec<_> = logs.iter().map(|line| &*line.level).collect();
+        let told = if operation == "spawn" { &["warn"][..] } else { &[] };
+        let last = if ended.is_ok() { "notice" } else { "warn" };
+        assert_eq!(levels, [told, &[last]].concat(), "{logs:?}");
+        let found = match ended {
+            Ok(result) => (result.output.map_or(Value::Null, Value::from), None),
+            Err(error) => (Value::Null, Some(error.to_string())),
+        };
+        assert_eq!(found, expected, "{operation} {argv:?}");
+    }
 }
 
 #[tokio::test]

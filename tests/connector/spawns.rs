@@ -306,7 +306,6 @@ async fn malformed_envelopes_are_told_and_are_no_failure_of_the_call() {
         r#"{"program": 1}"#,
         r#"{"program": "tool", "argv": "x"}"#,
         r#"{"program": "tool", "argv": [1]}"#,
-        r#"{"program": "tool", "shell": true}"#,
         r#"{"program": "tool"} x"#,
         r#"{"program": "tool", "env": {"A": "1", "A": "2"}}"#,
     ] {
@@ -315,13 +314,43 @@ async fn malformed_envelopes_are_told_and_are_no_failure_of_the_call() {
         assert!(ran.told[0].starts_with("spawn: envelope:1:"), "{:?}", ran.told);
         ran.ended.unwrap();
     }
-    for arguments in ["", "[]", r#"{"word": 1}"#, r#"{"word": null}"#, r#"{"word": ["a"]}"#, "\u{fffd}"] {
+    for arguments in [" ", "[]", r#"{"word": 1}"#, r#"{"word": null}"#, r#"{"word": ["a"]}"#, "\u{fffd}"] {
         let ran = home.run(operations, Guest::new().raw_operation("op", arguments), call()).await;
         assert_eq!(ran.said, [not_run(-2)], "{arguments}");
         assert_eq!(ran.told, ["spawn_op: its arguments are no JSON object of strings"]);
         ran.ended.unwrap();
     }
     assert!(!home.at("out/ran").exists());
+}
+
+#[tokio::test]
+async fn a_key_that_kennel_does_not_know_is_ignored_and_logged() {
+    let home = Home::new("echo ran");
+    let envelope = r#"{"program": "tool", "argv": ["tool"], "forwarder": {"a": 1}, "\u001b[2J": 2}"#;
+    let ran = home.run("", Guest::new().raw_spawn(envelope), call()).await;
+    assert_eq!(ran.said, [ended(0, "ran\n", "")]);
+    assert_eq!(ran.told, ["spawn: Kennel ignores unknown keys of the envelope: \\u{1b}[2J, forwarder"]);
+
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let own = Arc::clone(&told);
+    let builder = builder().log_sink(move |name, line| {
+        own.lock().unwrap().push(format!("{name}: {}: {}", line.level, line.message));
+    });
+    home.connector(builder, "forwarder = 'ssh'", Guest::new().spawn(&tool(&[])));
+    let expected = "test: warn: manifest:9:1: Kennel does not know the key `forwarder` and ignores it";
+    assert_eq!(*told.lock().unwrap(), [expected]);
+}
+
+#[tokio::test]
+async fn no_arguments_and_empty_ones_are_what_is_left_out() {
+    let home = Home::new("echo $#");
+    let operations = "[capabilities.spawn.operations]\nop = 'tool [--word {word}]'";
+    let guest = Guest::new()
+        .raw_operation("op", "")
+        .operation("op", &json!({"word": ""}))
+        .operation("op", &json!({"word": "w"}));
+    let ran = home.run(operations, guest, call()).await;
+    assert_eq!(ran.said, [ended(0, "0\n", ""), ended(0, "0\n", ""), ended(0, "2\n", "")]);
 }
 
 #[tokio::test]

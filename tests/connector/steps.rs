@@ -208,7 +208,8 @@ pub(crate) async fn run(connector: &Connector, call: Call) -> Ran {
         Ok(result) => &*result.logs,
         Err(error) => error.logs(),
     };
-    let of = |level| logs.iter().filter(move |line| line.level == level).map(|line| &*line.message);
+    let of =
+        |severity| logs.iter().filter(move |line| line.severity() == severity).map(|line| &*line.message);
     let (said, told) =
         (of(LogLevel::Info).map(parse).collect(), of(LogLevel::Warn).map(str::to_owned).collect());
     Ran { said, told, ended }

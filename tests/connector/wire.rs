@@ -89,9 +89,12 @@ async fn log_lines_come_with_the_result_and_with_an_error() {
     let import = r#"(import "aileron_host" "log" (func $log (param i32 i32 i32 i32)))"#;
     let log = "(call $log (i32.const 1024) (i32.const 4) (i32.const 1028) (i32.const 5))";
     let result = call(&module(import, "warnhello", log)).await.unwrap();
-    assert_eq!((result.logs[0].level, &*result.logs[0].message), (LogLevel::Warn, "hello"));
+    assert_eq!((&*result.logs[0].level, &*result.logs[0].message), ("warn", "hello"));
+    assert_eq!(result.logs[0].severity(), LogLevel::Warn);
+    let result = call(&module(import, "auDIhello", log)).await.unwrap();
+    assert_eq!((&*result.logs[0].level, result.logs[0].severity()), ("auDI", LogLevel::Info));
     let error = call(&module(import, "infohello", &format!("{log} unreachable"))).await.unwrap_err();
-    assert_eq!((error.logs()[0].level, &*error.logs()[0].message), (LogLevel::Info, "hello"));
+    assert_eq!((&*error.logs()[0].level, &*error.logs()[0].message), ("info", "hello"));
 
     let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let own = std::sync::Arc::clone(&seen);

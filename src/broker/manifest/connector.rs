@@ -32,7 +32,7 @@ pub(crate) struct About {
 
 /// The table `capabilities.limits`: the limits of one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub(crate) struct ManifestLimits {
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) wall_seconds: Option<u64>,

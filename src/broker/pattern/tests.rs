@@ -26,10 +26,15 @@ fn the_documented_pattern_renders_and_matches() {
     let arguments = create.render(&short, never).expect("rendered");
     assert_eq!(arguments, ["issue", "create", "--title", "It works; rm -rf / $(x) *"], "no shell, no glob");
     assert_eq!(create.matches(&arguments, never), Some(short));
-    let long = values(&[("title", "a b"), ("body", "")]);
+    let long = values(&[("title", "a b"), ("body", "c")]);
     let arguments = create.render(&long, never).expect("rendered");
-    assert_eq!(arguments, ["issue", "create", "--title", "a b", "--body", ""]);
+    assert_eq!(arguments, ["issue", "create", "--title", "a b", "--body", "c"]);
     assert_eq!(create.matches(&arguments, never), Some(long));
+    let empty = values(&[("title", ""), ("body", "")]);
+    let arguments = create.render(&empty, never).expect("rendered");
+    assert_eq!(arguments, ["issue", "create", "--title", ""], "an empty value leaves its group out");
+    let given = ["issue", "create", "--title", "", "--body", ""].map(str::to_owned);
+    assert_eq!(create.matches(&given, never), Some(empty), "an argument may be empty");
 }
 
 #[test]
@@ -40,6 +45,10 @@ fn a_group_is_there_whole_or_not_at_all() {
     let whole = [("owner", "o"), ("repo", "r"), ("c", "c"), ("last", "l")];
     assert_eq!(render(&whole), Ok(words("x -r o/r c l")));
     assert_eq!(render(&whole[1..]), Err(RenderError::Half("owner".to_owned())));
+    let some = [("owner", "o"), ("repo", ""), ("c", ""), ("last", "")];
+    assert_eq!(render(&some), Err(RenderError::Half("repo".to_owned())));
+    let none = [("owner", ""), ("repo", ""), ("c", ""), ("last", "l")];
+    assert_eq!(render(&none), Ok(words("x l")));
     assert_eq!(render(&whole[..3]), Err(RenderError::Missing("last".to_owned())));
     assert_eq!(render(&[("last", "l"), ("other", "")]), Err(RenderError::Unknown("other".to_owned())));
     assert_eq!(render(&[("last", "a\0")]), Err(RenderError::Nul("last".to_owned())));
@@ -165,7 +174,10 @@ proptest! {
     ) {
         let pattern = pattern(&text);
         let pairs = names.iter().zip(&given);
-        let wanted = pairs.filter(|((_, is_optional), (_, is_given))| !is_optional || *is_given);
+        // An empty value in a group is none.
+        let wanted = pairs.filter(|((_, is_optional), (value, is_given))| {
+            !is_optional || *is_given && !value.is_empty()
+        });
         let values: Values = wanted.map(|((name, _), (value, _))| (name.clone(), value.clone())).collect();
         let arguments = pattern.render(&values, never).expect("all that is needed is there");
         prop_assert_eq!(pattern.matches(&arguments, never), Some(values), "{} {:?}", text, arguments);
@@ -177,7 +189,9 @@ proptest! {
         arguments in prop::collection::vec("(:[0-7]:|:[0-7]:lit|--o=|--flag|-x|[a-z/]|:[0-7]:sep){0,3}", 0..8),
     ) {
         let pattern = pattern(&text);
-        if let Some(values) = pattern.matches(&arguments, never) {
+        // An argument in a group may be empty, and no value renders to that.
+        let found = pattern.matches(&arguments, never);
+        if let Some(values) = found.filter(|values| values.values().all(|value| !value.is_empty())) {
             prop_assert_eq!(pattern.render(&values, never), Ok(arguments), "{}", text);
         }
     }

@@ -1,5 +1,6 @@
 //! Core modules: WASI preview 1 and the functions of `aileron_host`.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 
 use wasmtime::{Caller, Engine, Extern, Linker};
@@ -68,7 +69,8 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<GuestState>> {
         answer(async move {
             let envelope = read(&mut caller, "spawn", range)?;
             let host = &mut caller.data_mut().host;
-            let done = host.spawn(parse_envelope(envelope)).await;
+            let envelope = parse_envelope(host, envelope);
+            let done = host.spawn(envelope).await;
             Ok(code(host, "spawn", done))
         })
     })?;
@@ -189,16 +191,23 @@ fn parse_request(bytes: Result<Vec<u8>, NotDone>) -> Result<Wanted, NotDone> {
     serde_json::from_slice(&bytes?).map_err(|_| NotDone::Malformed("the request is no valid JSON".to_owned()))
 }
 
-/// An envelope as JSON.
+/// An envelope as JSON. The program's log names the keys that are ignored.
 ///
 /// # Errors
 /// It is malformed.
-fn parse_envelope(bytes: Result<Vec<u8>, NotDone>) -> Result<Envelope, NotDone> {
-    let parsed = Envelope::from_json(&String::from_utf8_lossy(&bytes?));
-    parsed.map_err(|error| NotDone::Malformed(error.to_string()))
+fn parse_envelope(host: &CallContext, bytes: Result<Vec<u8>, NotDone>) -> Result<Envelope, NotDone> {
+    let bytes = bytes?;
+    let text = String::from_utf8_lossy(&bytes);
+    let envelope = Envelope::from_json(&text).map_err(|error| NotDone::Malformed(error.to_string()))?;
+    let unknown = Envelope::unknown_keys(&text);
+    if !unknown.is_empty() {
+        let keys = unknown.join(", ");
+        host.log("warn", &format!("spawn: Kennel ignores unknown keys of the envelope: {keys}"));
+    }
+    Ok(envelope)
 }
 
-/// An operation: its name, and its arguments as a JSON object of strings or `null`.
+/// An operation: its name, and its arguments as a JSON object of strings, `null`, or nothing.
 ///
 /// # Errors
 /// They are something else.
@@ -207,7 +216,11 @@ fn parse_operation(
     arguments: Result<Vec<u8>, NotDone>,
 ) -> Result<OperationCall, NotDone> {
     let name = String::from_utf8_lossy(&name?).into_owned();
-    match serde_json::from_slice::<Option<_>>(&arguments?) {
+    let arguments = arguments?;
+    if arguments.is_empty() {
+        return Ok(OperationCall { name, arguments: BTreeMap::new() });
+    }
+    match serde_json::from_slice::<Option<_>>(&arguments) {
         Ok(arguments) => Ok(OperationCall { name, arguments: arguments.unwrap_or_default() }),
         Err(_) => Err(NotDone::Malformed("its arguments are no JSON object of strings".to_owned())),
     }

@@ -127,8 +127,8 @@ fn an_unknown_operation_is_125_and_nothing_runs() {
     for (text, words) in [
         ("", "kennel: manifest: manifest.toml:1:1: the manifest is empty"),
         (
-            "[capabilities.spawn]\nprogram = []",
-            "kennel: manifest: manifest.toml:2:1: unknown field `program`",
+            "[capabilities.spawn]\nprograms = 1",
+            "kennel: manifest: manifest.toml:2:12: invalid type: integer `1`, expected a list",
         ),
     ] {
         let output = home.run_op(text, &["say"]);
@@ -147,6 +147,20 @@ fn an_unknown_operation_is_125_and_nothing_runs() {
     let output = home.run_op(&manifest, &["say", "--arg", "word=a", "-q"]);
     assert_eq!(stdout(&output), "ran", "{output:?}");
     assert!(home.at("out/ran").exists(), "what is granted works");
+}
+
+#[test]
+fn a_key_that_kennel_does_not_know_is_ignored_with_a_note() {
+    let home = Home::new("echo ran");
+    let manifest = home.manifest(&format!("forwarder = 'ssh'\n{OPERATIONS}"));
+    let noted = "kennel: note: manifest.toml:3:1: Kennel does not know the key `forwarder` and ignores it\n";
+    for (quiet, note) in [(&[][..], noted), (&["-q"], "")] {
+        let output = home.run_op(&manifest, &[&["say", "--arg", "word=a"], quiet].concat());
+        assert_eq!((output.status.code(), &*stdout(&output)), (Some(0), "ran"), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        let notes: String = text.split_inclusive('\n').filter(|line| line.contains("forwarder")).collect();
+        assert_eq!(notes, note, "{text}");
+    }
 }
 
 #[test]

@@ -27,6 +27,8 @@ use crate::{
 pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
     let own = hide_memory();
     let policy = Manifest::load(&op.manifest).map(SpawnPolicy::new).map_err(SpawnError::from);
+    let notes = policy.iter().flat_map(|policy| policy.manifest().notes());
+    notes.filter(|_| !op.quiet).for_each(report::note);
     let json = op.json.as_deref().map(|path| create_report(path, policy.as_ref().ok())).transpose()?;
     // A pipe may send nothing for long. No program runs yet, so a signal may end this process at once.
     let given = policy.map(|policy| (read_files(&op.credential, &policy), policy));

@@ -19,6 +19,7 @@ use crate::{args::manifest::Check, report, terminal::table::Table};
 pub(super) fn check(check: &Check) -> Result<ExitCode, Error> {
     let policy = load(&check.manifest)?;
     let manifest = policy.manifest();
+    manifest.notes().iter().for_each(report::note);
     let program = input::program(&check.file)?;
     let found = with_cache(|| Runtime::builder().at_once(1), &policy).and_then(|(runtime, _)| {
         let imports = runtime.inspect(&program)?;

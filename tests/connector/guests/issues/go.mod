@@ -1,0 +1,3 @@
+module issues
+
+go 1.24
