@@ -51,6 +51,7 @@ documents! {
     cli: "docs/cli.md",
     compatibility: "docs/compatibility.md",
     configuration: "docs/configuration.md",
+    contracts: "docs/contracts.md",
     embedding: "docs/embedding.md",
     from_bwrap: "docs/from-bwrap.md",
     git: "docs/git.md",
