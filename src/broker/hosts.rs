@@ -14,8 +14,8 @@ impl From<&Manifest> for HostPolicy {
 }
 
 impl CheckedSpawn {
-    /// The proxy through which the program may reach its [`hosts`](Self::hosts), for an executor that does not
-    /// run it in Kennel's sandbox. Its lines in the audit log name the spawn. Give it a listener, and the
+    /// The proxy through which the program may reach its [`hosts`](Self::hosts), for an executor that does
+    /// not run it in Kennel's sandbox. Its lines in the audit log name the spawn. Give it a listener, and the
     /// program the variables `http_proxy` and `https_proxy`; close it when the program has ended.
     ///
     /// ```
@@ -23,7 +23,8 @@ impl CheckedSpawn {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let manifest = "[capabilities]\nspawn.programs = [{ path = '/bin/sh' }]\nnetwork.hosts = ['a.example:443']";
+    /// let manifest = "[capabilities]\nspawn.programs = [{ path = '/bin/sh' }]\n\
+    ///     network.hosts = ['a.example:443']";
     /// let spawn = SpawnPolicy::new(Manifest::from_toml(manifest)?).check(&Envelope::new("sh", &[]))?;
     /// let proxy = spawn.proxy()?.connect_only();
     /// proxy.serve(std::net::TcpListener::bind("127.0.0.1:0")?)?;

@@ -140,8 +140,8 @@ pub struct Failure {
     pub audit_id: Option<String>,
 }
 
-/// The key of the boundary, and the name of a request that is wrong by itself, for callers that know connectors
-/// from elsewhere.
+/// The key of the boundary, and the name of a request that is wrong by itself, for callers that know
+/// connectors from elsewhere.
 const BOUNDARY_DETAIL: &str = "boundary_detail";
 const ENVELOPE: &str = "envelope";
 
