@@ -31,6 +31,7 @@
 //! | changes of a workspace, listed before they are made | [`Policy::overlay`], [`Session::changes`], [`Session::commit`] |
 //! | keeping paths below a directory, without a sandbox | [`files::confine_path`], [`files::open_beneath`] |
 //! | what was blocked, after a command failed | [`Policy::explain`], [`report::Denial`] |
+//! | the proxy, for a program that somebody else runs | [`network::SpawnProxy`], [`network::HostPolicy`] |
 //! | WebAssembly connectors of others | `connector`, with the feature `wasm` |
 //! | executors for tests of your program | `testing`, with the feature of that name |
 //! | the traits of agent harnesses | the crate `kennel-adapters` |

@@ -112,7 +112,8 @@ impl Runtime {
     ///
     /// # Errors
     /// `load_failed`: it is not valid WebAssembly, lacks `_start` or `invoke`, or imports something that
-    /// Kennel does not offer or the manifest does not cover. `cancelled`: the runtime is [closed](Self::close).
+    /// Kennel does not offer or the manifest does not cover. `cancelled`: the runtime is
+    /// [closed](Self::close).
     pub fn compile(&self, manifest: &Manifest, program: &[u8]) -> Result<Connector, ConnectorError> {
         self.shared.slots.check_open()?;
         let own_name = name(manifest).to_owned();
@@ -385,7 +386,7 @@ impl RuntimeBuilder {
     }
 
     /// Opens special address ranges to names, such as `10.0.0.0/8`: see
-    /// [`Policy::allow_address`](crate::policy::Policy::allow_address).
+    /// [`Network::allow_addresses`](crate::policy::network::Network::allow_addresses).
     #[must_use]
     pub fn allow_addresses(mut self, networks: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.addresses.extend(networks.into_iter().map(Into::into));

@@ -1,5 +1,6 @@
-//! The proxy: the only way out of a sandbox with the network mode `proxy`. [`SpawnProxy`] is the same proxy on
-//! listeners of yours, for a program that you run yourself, and [`HostPolicy`] the list of hosts of a manifest.
+//! The proxy: the only way out of a sandbox with the network mode `proxy`. [`SpawnProxy`] is the same proxy
+//! on listeners of yours, for a program that you run yourself, and [`HostPolicy`] the list of hosts of a
+//! manifest.
 
 pub(crate) mod accept;
 pub(crate) mod ask;

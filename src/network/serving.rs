@@ -157,8 +157,8 @@ impl Serving {
         }
     }
 
-    /// Accepts no more connections, and waits until those that are open have ended by themselves. Dropping the
-    /// future ends them.
+    /// Accepts no more connections, and waits until those that are open have ended by themselves. Dropping
+    /// the future ends them.
     pub(crate) async fn finish(mut self) {
         self.proxy.relays.drain();
         self.ended().await;

@@ -24,9 +24,10 @@ use crate::report::error::policy::PolicyError;
 /// executor of yours runs, in a sandbox of Kennel's or of another.
 ///
 /// It is the proxy of Kennel's own sandboxes. A client asks with CONNECT, with a plain HTTP request, or with
-/// SOCKS5. Names are resolved once, and an address that is not of the public internet is refused unless a host
-/// of the policy names it. An HTTP refusal has the status 403 with the header `x-kennel-deny`, and says in words
-/// what would allow it; 400 means malformed, 405 a method that is not served, 502 unreachable and 504 too slow.
+/// SOCKS5. Names are resolved once, and an address that is not of the public internet is refused unless a
+/// host of the policy names it. An HTTP refusal has the status 403 with the header `x-kennel-deny`, and says
+/// in words what would allow it; 400 means malformed, 405 a method that is not served, 502 unreachable and
+/// 504 too slow.
 ///
 /// Whoever can connect to a listener can use it: give a Unix socket a directory that only the program sees.
 ///
@@ -82,7 +83,7 @@ impl SpawnProxy {
     }
 
     /// Opens special address ranges to names, such as `10.0.0.0/8`: see
-    /// [`Policy::allow_address`](crate::policy::Policy::allow_address).
+    /// [`Network::allow_addresses`](crate::policy::network::Network::allow_addresses).
     ///
     /// # Errors
     /// One of them is not a range of addresses.
@@ -110,8 +111,8 @@ impl SpawnProxy {
         Ok(self)
     }
 
-    /// Serves the clients of a listener, on the current runtime, until the proxy is closed or dropped. A proxy
-    /// may have several listeners.
+    /// Serves the clients of a listener, on the current runtime, until the proxy is closed or dropped. A
+    /// proxy may have several listeners.
     ///
     /// # Errors
     /// The runtime does not accept the listener.
@@ -127,8 +128,8 @@ impl SpawnProxy {
     }
 
     /// Accepts no more clients, and waits until the connections that are open have ended. Dropping the future
-    /// ends them at once, so `timeout(limit, proxy.close())` closes within a limit. A listener on a Unix socket
-    /// leaves its file.
+    /// ends them at once, so `timeout(limit, proxy.close())` closes within a limit. A listener on a Unix
+    /// socket leaves its file.
     pub async fn close(self) {
         if let Some(serving) = self.serving.into_inner() {
             serving.finish().await;

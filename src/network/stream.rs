@@ -1,5 +1,5 @@
-//! Sockets of the proxy, TCP or Unix, listening or connected: for relays (both directions by shared reference), with counted or
-//! limited bytes.
+//! Sockets of the proxy, TCP or Unix, listening or connected: for relays (both directions by shared
+//! reference), with counted or limited bytes.
 
 use std::io;
 use std::net::TcpListener;
@@ -133,7 +133,8 @@ impl AsFd for Stream {
     }
 }
 
-/// A listening socket whose clients a [`SpawnProxy`](crate::network::SpawnProxy) serves. Those of the standard library become one.
+/// A listening socket whose clients a [`SpawnProxy`](crate::network::SpawnProxy) serves. Those of the
+/// standard library become one.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ProxyListener {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::Value;
 
 use crate::report::escape::harmless;
@@ -123,7 +123,7 @@ pub enum Details {
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, remote = "Self")]
 #[non_exhaustive]
 pub struct Failure {
     /// Its class.
@@ -140,8 +140,8 @@ pub struct Failure {
     pub audit_id: Option<String>,
 }
 
-/// The key of the boundary, and the name of a request that is wrong by itself, for callers that know connectors
-/// from elsewhere.
+/// The key of the boundary, and the name of a request that is wrong by itself, for callers that know
+/// connectors from elsewhere.
 const BOUNDARY_DETAIL: &str = "boundary_detail";
 const ENVELOPE: &str = "envelope";
 
@@ -165,7 +165,7 @@ impl Failure {
     /// let wire = failure.to_wire();
     /// assert_eq!((&wire["class"], &wire["boundary"]), (&"capability_denied".into(), &"sandbox".into()));
     /// assert_eq!(wire["details"]["boundary_detail"], "connector_manifest");
-    /// assert_eq!(Failure::from_wire(wire)?, failure);
+    /// assert_eq!(serde_json::from_value::<Failure>(wire)?, failure, "both forms are read");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -191,11 +191,8 @@ impl Failure {
         wire
     }
 
-    /// Reads a failure that [`to_wire`](Self::to_wire) wrote, or one that is serialised as usual.
-    ///
-    /// # Errors
-    /// It is neither.
-    pub fn from_wire(mut wire: Value) -> serde_json::Result<Self> {
+    /// What [`to_wire`](Self::to_wire) wrote, as it is serialised as usual. Anything else stays.
+    fn plain(mut wire: Value) -> Value {
         let details = wire.get_mut("details").and_then(Value::as_object_mut);
         let detail = details.and_then(|details| details.remove(BOUNDARY_DETAIL));
         let boundary = match detail.as_ref().and_then(Value::as_str) {
@@ -209,7 +206,7 @@ impl Failure {
                 wire["details"] = Value::Null;
             }
         }
-        serde_json::from_value(wire)
+        wire
     }
 
     /// The same failure with another message.
@@ -231,6 +228,21 @@ impl Failure {
     pub(crate) fn recorded(mut self, audit_id: Option<String>) -> Self {
         self.audit_id = audit_id;
         self
+    }
+}
+
+impl Serialize for Failure {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // The function that `remote` derives.
+        Self::serialize(self, serializer)
+    }
+}
+
+/// Reads both forms.
+impl<'de> Deserialize<'de> for Failure {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let plain = Self::plain(Value::deserialize(deserializer)?);
+        Self::deserialize(plain).map_err(de::Error::custom)
     }
 }
 
@@ -457,9 +469,7 @@ mod tests {
                         "retriable": name == "network_error", "audit_id": null,
                     });
                     assert_eq!(wire, expected);
-                    assert_eq!(Failure::from_wire(wire).expect("read back"), failure);
-                    let plain = serde_json::to_value(&failure).expect("plain data");
-                    assert_eq!(Failure::from_wire(plain).expect("the usual form"), failure);
+                    assert_eq!(serde_json::from_value::<Failure>(wire).expect("read back"), failure);
                 }
             }
         }
@@ -471,7 +481,7 @@ mod tests {
             );
         }
         for bad in ["{}", "[]", r#"{"details":{"boundary_detail":"elsewhere"}}"#, "null"] {
-            Failure::from_wire(serde_json::from_str(bad).expect("JSON")).expect_err(bad);
+            serde_json::from_str::<Failure>(bad).expect_err(bad);
         }
     }
 

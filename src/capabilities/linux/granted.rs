@@ -256,7 +256,7 @@ mod tests {
         }
         assert_eq!(fs::read_dir(&home).expect("a list").count(), 3, "nothing was created");
         // In the working directory the command creates it.
-        assert_eq!(written(&["new", "new/deep", "cwd/x"]).expect("granted"), [PathBuf::new(); 0]);
+        assert_eq!(written(&["new", "new/deep", "cwd/x"]).expect("granted"), Vec::<PathBuf>::new());
         assert_eq!(fs::read_dir(home.join("w")).expect("a list").count(), 0);
         assert_eq!(written(&["~/a/b", "~/a", "~/a/b/c"]).expect("granted"), [PathBuf::from("a")]);
         assert!(fs::read_dir(home.join("a")).expect("a directory").next().is_none());

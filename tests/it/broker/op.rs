@@ -86,7 +86,10 @@ fn git_reaches_no_other_host() {
     let mut op = home.op(&git(&home, at), &["list", "--arg", &host]);
     let output = op.env("GIT_TOKEN", "hunter2").env("no_proxy", "x").env("NO_PROXY", "x").output().unwrap();
     assert_eq!(output.status.code(), Some(128), "{output:?}");
-    assert!(stderr(&output).contains("kennel: denied: "), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let add = "; add it to capabilities.network.hosts of the manifest";
+    assert!(said.contains(&format!("kennel: denied: {other}: ")) && said.contains(add), "{said}");
+    assert!(!said.contains("--allow"), "a flag would not help: {said}");
     assert!(told.try_recv().is_err(), "nobody came");
 }
 
