@@ -384,7 +384,7 @@ impl RuntimeBuilder {
     }
 
     /// Opens special address ranges to names, such as `10.0.0.0/8`: see
-    /// [`Policy::allow_address`](crate::policy::Policy::allow_address).
+    /// [`Network::allow_addresses`](crate::Network::allow_addresses).
     #[must_use]
     pub fn allow_addresses(mut self, networks: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.addresses.extend(networks.into_iter().map(Into::into));
