@@ -145,9 +145,10 @@ pub mod files {
 
 /// Executors for tests: nothing is started (feature `testing`).
 ///
-/// [`Recorder`](testing::Recorder) keeps the spawns that passed the gate, and [`Script`](testing::Script) is a program
-/// that answers by its arguments. Both are a [`SpawnExecutor`](broker::SpawnExecutor): pass them to
-/// [`SpawnPolicy::execute`](broker::SpawnPolicy::execute), or to `RuntimeBuilder::spawn_executor` of connectors.
+/// [`Recorder`](testing::Recorder) keeps the spawns that passed the gate, and [`Script`](testing::Script) is
+/// a program that answers by its arguments. Both are a [`SpawnExecutor`](broker::SpawnExecutor): pass them to
+/// [`SpawnPolicy::execute`](broker::SpawnPolicy::execute), or to `RuntimeBuilder::spawn_executor` of
+/// connectors.
 #[cfg(all(target_os = "linux", feature = "testing"))]
 pub mod testing {
     pub use crate::broker::testing::{RecordedSpawn, Recorder, Script};

@@ -188,7 +188,8 @@ fn cwd(
     };
     let neither =
         |asked: &str| denied(asked, "is a directory in neither fs_read nor fs_write", shown().collect());
-    // The caller must not learn which other directories exist, so one that does not exist is just another one.
+    // The caller must not learn which other directories exist, so one that does not exist is just another
+    // one.
     let asked = envelope.cwd.as_deref().filter(|cwd| !cwd.is_empty());
     let asked = asked.map(|cwd| (cwd, Resolved::of(cwd, home).ok()));
     let Some(own) = &manifest.spawn.cwd else {

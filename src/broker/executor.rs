@@ -35,10 +35,10 @@ pub type Spawning<'s> = Pin<Box<dyn Future<Output = Result<Spawned, SpawnError>>
 /// Runs programs that Kennel has checked: in another sandbox, on another machine, or not at all, for tests.
 ///
 /// Kennel checks each request against the manifest and the action, and records the decision. An executor gets
-/// only those that are allowed, so it never checks a request itself. What it gets is everything that it needs:
-/// a program with [`environment`](CheckedSpawn::environment), [`fs_read`](CheckedSpawn::fs_read),
-/// [`fs_write`](CheckedSpawn::fs_write), [`hosts`](CheckedSpawn::hosts) and
-/// [`limits`](CheckedSpawn::limits). To enforce these is up to the executor. Kennel records an error of it.
+/// only those that are allowed, so it never checks a request itself. What it gets is everything that it
+/// needs: a program with [`environment`](CheckedSpawn::environment), [`fs_read`](CheckedSpawn::fs_read),
+/// [`fs_write`](CheckedSpawn::fs_write), [`hosts`](CheckedSpawn::hosts) and [`limits`](CheckedSpawn::limits).
+/// To enforce these is up to the executor. Kennel records an error of it.
 ///
 /// ```
 /// use kennel::broker::{CheckedSpawn, CredentialResolver, Spawned, SpawnExecutor, Spawning};

@@ -76,9 +76,12 @@ pub struct SpawnPolicy {
     variables: Variables,
 }
 
+/// The value of a variable.
+type VariableValue = dyn Fn(&str) -> Option<OsString> + Send + Sync;
+
 /// The function that has the values of variables.
 #[derive(Clone)]
-struct Variables(Arc<dyn Fn(&str) -> Option<OsString> + Send + Sync>);
+struct Variables(Arc<VariableValue>);
 
 impl Variables {
     fn value(&self, name: &str) -> Option<OsString> {
@@ -143,7 +146,8 @@ impl SpawnPolicy {
     /// use std::ffi::OsStr;
     /// use kennel::broker::{Envelope, Manifest, SpawnPolicy};
     ///
-    /// let manifest = "[capabilities.spawn]\nprograms = [{ path = '/bin/sh' }]\nenv_passthrough = ['LINE', 'X']";
+    /// let manifest = "[capabilities.spawn]\nprograms = [{ path = '/bin/sh' }]\n\
+    ///     env_passthrough = ['LINE', 'X']";
     /// let policy = SpawnPolicy::new(Manifest::from_toml(manifest)?)
     ///     .variables(|name| (name == "LINE").then(|| "4".into()));
     /// let checked = policy.check(&Envelope::new("sh", &["-c", "echo $LINE"]))?;
@@ -287,8 +291,8 @@ impl SpawnPolicy {
     ///
     /// ```
     /// use kennel::broker::{
-    ///     CheckedSpawn, CredentialResolver, Envelope, Manifest, NoCredentials, SpawnExecutor, SpawnPolicy, Spawned,
-    ///     Spawning,
+    ///     CheckedSpawn, CredentialResolver, Envelope, Manifest, NoCredentials, SpawnExecutor, SpawnPolicy,
+    ///     Spawned, Spawning,
     /// };
     ///
     /// /// Runs nothing.

@@ -125,8 +125,8 @@ impl ArgumentPattern {
         self.items.iter().flat_map(Item::names)
     }
 
-    /// Fills in `values`. In a group, an empty value is the same as a missing one. An argument that begins with a placeholder may begin with `-` only if `may_dash`
-    /// permits it for that placeholder.
+    /// Fills in `values`. In a group, an empty value is the same as a missing one. An argument that begins
+    /// with a placeholder may begin with `-` only if `may_dash` permits it for that placeholder.
     ///
     /// # Errors
     /// A value is missing, unknown, or would become an option.

@@ -38,8 +38,8 @@ use crate::view::{inputs, system};
 
 impl CheckedSpawn {
     /// Runs the program in Kennel's sandbox, with exactly what was checked. Loads the program, prepares the
-    /// sandbox, resolves the credentials, and runs the program. Credentials come last, so that the resolver is
-    /// never asked for a secret that would not be used.
+    /// sandbox, resolves the credentials, and runs the program. Credentials come last, so that the resolver
+    /// is never asked for a secret that would not be used.
     ///
     /// ```no_run
     /// use kennel::broker::{Envelope, Manifest, NoCredentials, SpawnPolicy};
@@ -53,8 +53,8 @@ impl CheckedSpawn {
     /// ```
     ///
     /// # Errors
-    /// The program cannot be loaded or does not match its hash; a credential is missing; the sandbox could not
-    /// be prepared.
+    /// The program cannot be loaded or does not match its hash; a credential is missing; the sandbox could
+    /// not be prepared.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.

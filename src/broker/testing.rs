@@ -121,15 +121,16 @@ impl SpawnExecutor for Recorder {
     }
 }
 
-/// A program that plays a script: it answers by its arguments. Credentials are resolved as for a real program, so
-/// a missing one is an error.
+/// A program that plays a script: it answers by its arguments. Credentials are resolved as for a real
+/// program, so a missing one is an error.
 ///
 /// ```
 /// use kennel::broker::{Envelope, Manifest, NoCredentials, SpawnPolicy};
 /// use kennel::testing::Script;
 ///
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// let policy = SpawnPolicy::new(Manifest::from_toml("capabilities.spawn.programs = [{ path = '/bin/sh' }]")?);
+/// let manifest = Manifest::from_toml("capabilities.spawn.programs = [{ path = '/bin/sh' }]")?;
+/// let policy = SpawnPolicy::new(manifest);
 /// let script = Script::new()
 ///     .stdout(&["sh", "-c", "echo hi"], "hi\n")
 ///     .fails(&["sh", "-c", "exit 7"], 7, "it said no\n");

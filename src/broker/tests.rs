@@ -1,5 +1,5 @@
-//! The contract of manifests and envelopes, line by line: what is accepted and what it becomes, what is refused and
-//! the exact reason. `docs/contracts.md` names these tables.
+//! The contract of manifests and envelopes, line by line: what is accepted and what it becomes, what is
+//! refused and the exact reason. `docs/contracts.md` names these tables.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -329,7 +329,8 @@ const DIRECTORIES: &str = "fs_read = ['~/work', '~/way_in']\nfs_write = ['~/work
 const RULE: &str = "fs_read = ['~/work']\nfs_write = ['~/work/out']\ncwd = '~/work/in'";
 const NAMES: &str = "env_passthrough = ['A', 'B', 'T']\ncredential_env_keys = ['T', 'U']";
 
-/// Envelopes. The manifest has the programs `~/bin/tool` and `~/bin/other`, and the host `api.github.com:443`.
+/// Envelopes. The manifest has the programs `~/bin/tool` and `~/bin/other`, and the host
+/// `api.github.com:443`.
 const ENVELOPES: &[EnvelopeRow] = &[
     // Shape: JSON with program and argv.
     ("", "", Err("action: envelope:1:1: the envelope is empty")),

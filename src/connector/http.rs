@@ -70,8 +70,8 @@ const MAX_REDIRECTS: usize = 10;
 /// Headers of a program that do not go to another origin.
 const PRIVATE: [HeaderName; 2] = [header::AUTHORIZATION, header::COOKIE];
 
-/// A request as a program writes it. An empty method or credential is the same as none: some JSON libraries write
-/// a text that is not set so, as that of Go does.
+/// A request as a program writes it. An empty method or credential is the same as none: some JSON libraries
+/// write a text that is not set so, as that of Go does.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Wanted {

@@ -12,8 +12,8 @@ use crate::sys::locked;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LogLine {
-    /// Its level, as the program wrote it: usually `trace`, `debug`, `info`, `warn` or `error`. Characters that a
-    /// terminal obeys are escaped, and a long text is cut.
+    /// Its level, as the program wrote it: usually `trace`, `debug`, `info`, `warn` or `error`. Characters
+    /// that a terminal obeys are escaped, and a long text is cut.
     pub level: String,
     /// Its text, as one line without characters that a terminal obeys.
     pub message: String,

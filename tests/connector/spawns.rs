@@ -498,7 +498,7 @@ async fn another_executor_runs_what_passed_the_gate() {
         hosts: vec!["a.example:443".to_owned()],
         caps: [9, 256 << 10],
     };
-    assert_eq!(*says.asked.lock().unwrap(), [asked.clone()]);
+    assert_eq!(says.asked.lock().unwrap()[..], *std::slice::from_ref(&asked));
     // The call narrows what it gets, and the gate asks it nothing that is not allowed.
     run(&connector, call().allow_hosts(["b.example:443"])).await.ended.unwrap();
     assert_eq!(says.asked.lock().unwrap()[1], Asked { hosts: Vec::new(), ..asked });
