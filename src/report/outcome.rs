@@ -58,9 +58,10 @@ pub struct Usage {
 impl From<libc::rusage> for Usage {
     /// Counts like waitid(2): one process and the children that it waited for.
     fn from(used: libc::rusage) -> Self {
-        // The types of the fields are those of the system.
-        let number = |part: i64| part.unsigned_abs();
-        let micros = |time: libc::timeval| number(time.tv_sec) * 1_000_000 + number(i64::from(time.tv_usec));
+        let micros = |time: libc::timeval| {
+            let parts = u64::try_from(time.tv_sec).ok().zip(u64::try_from(time.tv_usec).ok());
+            parts.map_or(0, |(seconds, micros)| seconds * 1_000_000 + micros)
+        };
         Self {
             user_us: micros(used.ru_utime),
             system_us: micros(used.ru_stime),

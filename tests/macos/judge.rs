@@ -53,8 +53,10 @@ impl Profile {
         }
         assert_eq!(all[0].to_string(), "(version 1)");
         assert_eq!(all[1].to_string(), "(deny default)");
-        let is_import = |value: &&Value| value.to_string() == "(import \"system.sb\")";
-        Self(all[2..].iter().filter(|value| !is_import(value)).map(Rule::parse).collect())
+        let imports = |value: &Value| {
+            value.list_iter().and_then(|mut parts| parts.next()?.as_symbol()) == Some("import")
+        };
+        Self(all[2..].iter().filter(|value| !imports(value)).map(Rule::parse).collect())
     }
 
     /// The rules, in order.
