@@ -79,7 +79,7 @@ impl Group {
     }
 
     /// Waits for the leader, kills what is left of the group, and says how the command ended. Kills it if its
-    /// time is up, or when `flood` is ready. Call it once it is done only once.
+    /// time is up, or when `flood` is ready. Once it has told, it must not be asked again.
     ///
     /// # Errors
     /// The kernel does not tell how it ended: the embedding program ignores SIGCHLD.

@@ -167,8 +167,8 @@ impl Wrapper {
     /// Those of [`wrap`](Self::wrap); limits that are invalid in a policy
     /// ([`PolicyError`](crate::report::error::policy::PolicyError)); anything that keeps the program from
     /// running. Without a layer of the operating system, [`Error::Io`] if the embedding program ignores
-    /// SIGCHLD or sets `SA_NOCLDWAIT`. The kernel then discards the status of a child, even after the program
-    /// has run, and tokio may replace the ignored signal with its own handler.
+    /// SIGCHLD or sets `SA_NOCLDWAIT`: the kernel then discards the status of a child, even after the program
+    /// has run.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
