@@ -76,6 +76,8 @@ extern crate self as kennel;
 pub mod audit;
 mod caller;
 pub mod capabilities;
+#[doc(hidden)]
+pub mod internal;
 // Its tests run on Linux, too, with a stand-in for what confines.
 #[cfg(any(target_os = "macos", test))]
 #[cfg_attr(
@@ -102,9 +104,6 @@ pub mod connector;
 mod explain;
 #[cfg(target_os = "linux")]
 mod host;
-#[cfg(target_os = "linux")]
-#[doc(hidden)]
-pub mod internal;
 #[cfg(target_os = "linux")]
 mod launch;
 #[cfg(target_os = "linux")]
@@ -193,6 +192,13 @@ mod linux {
     pub use crate::session::sandbox::Sandbox;
     pub use crate::session::shell::{Shell, ShellOutput, Snippet};
     pub use crate::session::{Session, SessionBuilder};
+}
+
+/// What this machine can enforce, found by trying.
+#[cfg(target_os = "macos")]
+pub mod probe {
+    pub use crate::macos::probe::Probe;
+    pub use crate::report::finding::{Area, Finding, Found, Verdict};
 }
 
 #[cfg(target_os = "macos")]

@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn only_the_first_line_waits_for_a_held_lock() {
         let place = tempfile::tempdir().expect("a directory");
-        let directory = nix::fcntl::open(place.path(), OFlag::O_PATH, Mode::empty()).expect("open");
+        let directory = nix::fcntl::open(place.path(), crate::sys::HELD, Mode::empty()).expect("open");
         let mut log = LogFile::open(&directory, OsStr::new("log"), "2026-01-31").expect("open");
         let held = lock(File::open(place.path().join("log")).expect("read"), LOCK_TIMEOUT).expect("free");
         let start = Instant::now();
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn a_line_without_a_chain_is_written_without_the_lock() {
         let place = tempfile::tempdir().expect("a directory");
-        let directory = nix::fcntl::open(place.path(), OFlag::O_PATH, Mode::empty()).expect("open");
+        let directory = nix::fcntl::open(place.path(), crate::sys::HELD, Mode::empty()).expect("open");
         let mut log = LogFile::open(&directory, OsStr::new("log"), "2026-01-31").expect("open");
         let held = lock(File::open(place.path().join("log")).expect("read"), LOCK_TIMEOUT).expect("free");
         log.append_locked(false, |_| Ok(b"{}".to_vec())).expect("written");
@@ -228,7 +228,7 @@ mod tests {
     fn a_line_that_another_writer_completes_gets_no_second_newline() {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("log");
-        let directory = nix::fcntl::open(place.path(), OFlag::O_PATH, Mode::empty()).expect("open");
+        let directory = nix::fcntl::open(place.path(), crate::sys::HELD, Mode::empty()).expect("open");
         for (rest, expected) in [("}\n", "{}\n[]\n"), ("", "{\n[]\n")] {
             std::fs::write(&path, "{").expect("half a line");
             let mut log = LogFile::open(&directory, OsStr::new("log"), "2026-01-31").expect("open");

@@ -11,10 +11,10 @@ use crate::broker::run;
 use crate::caller::Caller;
 use crate::policy::profile::Profile;
 use crate::probe::Probe;
-use crate::probe::facts::{Area, Found};
 use crate::report::error::spawn::SpawnError;
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Failure, failure_of};
+use crate::report::finding::{Area, Found};
 use crate::report::outcome::Output;
 use crate::report::remedy::Remedy;
 

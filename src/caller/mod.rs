@@ -2,6 +2,7 @@
 //! nothing.
 
 pub mod account;
+pub(crate) mod runtime;
 pub mod writers;
 
 use std::collections::{BTreeMap, BTreeSet};

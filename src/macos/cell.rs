@@ -12,6 +12,7 @@ use crate::audit::trail::{Origin, Trail};
 use crate::caller::Caller;
 use crate::macos::places::Places;
 use crate::macos::proxy::LoopbackProxy;
+use crate::macos::record::SessionRecord;
 use crate::macos::temporary::TemporaryDirectory;
 use crate::macos::{environment, unsupported};
 use crate::policy::Policy;
@@ -31,10 +32,12 @@ pub(crate) struct Cell {
     pub(crate) variables: BTreeMap<OsString, OsString>,
     pub(crate) enforcement: Enforcement,
     pub(crate) trail: Arc<Trail>,
-    caller: Caller,
+    pub(crate) caller: Caller,
+    /// The port of the proxy, if another process holds the session.
+    elsewhere: Option<Option<u16>>,
     proxy: OnceCell<Option<LoopbackProxy>>,
     /// The directory that all commands share, if the policy wants one.
-    shared: Option<Arc<TemporaryDirectory>>,
+    pub(crate) shared: Option<Arc<TemporaryDirectory>>,
     pub(crate) sandbox_exec: PathBuf,
 }
 
@@ -70,6 +73,7 @@ impl Cell {
             enforcement: unsupported::enforcement(policy),
             trail: Trail::new(log.as_ref(), Origin::default()),
             policy: policy.clone(),
+            elsewhere: None,
             proxy: OnceCell::new(),
             places,
             caller,
@@ -78,11 +82,35 @@ impl Cell {
         })
     }
 
-    /// The proxy, which starts with the first command.
+    /// The same for commands of a session that another process holds.
+    ///
+    /// # Errors
+    /// The audit log cannot be opened.
+    pub(crate) fn of_record(record: SessionRecord, sandbox_exec: PathBuf) -> Result<Self, Error> {
+        let SessionRecord { policy, places, variables, proxy, temporary, .. } = record;
+        let log = policy.audit.as_ref().map(Log::open).transpose()?.map(Arc::new);
+        Ok(Self {
+            variables: variables.into_iter().collect(),
+            enforcement: unsupported::enforcement(&policy),
+            trail: Trail::new(log.as_ref(), Origin::default()),
+            elsewhere: Some(proxy),
+            proxy: OnceCell::new(),
+            caller: Caller::current(),
+            shared: temporary.map(TemporaryDirectory::lent).map(Arc::new),
+            policy,
+            places,
+            sandbox_exec,
+        })
+    }
+
+    /// The proxy of this process, which starts with the first command.
     ///
     /// # Errors
     /// Those of [`LoopbackProxy::start`].
     pub(crate) async fn proxy(&self) -> Result<Option<&LoopbackProxy>, Error> {
+        if self.elsewhere.is_some() {
+            return Ok(None);
+        }
         let start = || LoopbackProxy::start(&self.policy, &self.caller, &self.trail);
         Ok(self.proxy.get_or_try_init(start).await?.as_ref())
     }
@@ -92,6 +120,7 @@ impl Cell {
     /// # Errors
     /// No temporary directory can be made.
     pub(crate) fn confinement(&self, proxy: Option<u16>) -> Result<Confinement, Error> {
+        let proxy = proxy.or(self.elsewhere.flatten());
         let temporary = match &self.shared {
             Some(shared) => Arc::clone(shared),
             None => Arc::new(TemporaryDirectory::make()?),

@@ -10,11 +10,14 @@ pub(crate) mod cell;
 pub(crate) mod child;
 pub(crate) mod command;
 pub(crate) mod environment;
+pub(crate) mod in_force;
 pub(crate) mod places;
 pub(crate) mod probe;
 pub(crate) mod proxy;
+pub(crate) mod record;
 pub(crate) mod session;
 pub(crate) mod temporary;
 #[cfg(test)]
 mod tests;
 pub(crate) mod unsupported;
+pub(crate) mod work_tree;

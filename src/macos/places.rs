@@ -2,14 +2,17 @@
 //! writes nothing.
 
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::{env, fs, io};
 
-use crate::caller::Caller;
+use serde::{Deserialize, Serialize};
+
+use crate::caller::{Caller, runtime_directory};
 use crate::policy::Policy;
 use crate::policy::mount::Mount;
 use crate::policy::profile::{Git, Toolchains};
 use crate::policy::secrets::{HOME_SECRETS, SYSTEM_SECRETS};
 use crate::report::error::Error;
+use crate::report::place_kind::PlaceKind;
 use crate::report::shortage::of_path;
 use crate::seatbelt::{Grants, SeatbeltPath, Use};
 
@@ -62,14 +65,22 @@ const MACOS_SYSTEM_SECRETS: &[&str] = &[
 ];
 
 /// The places of a policy, and where commands start.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Places {
     /// Everything but the temporary directory and the network, which each command has its own.
     pub(crate) grants: Grants,
     /// Where commands start.
     pub(crate) directory: PathBuf,
     /// The places with their paths on disk.
-    shown: Vec<(PathBuf, Use)>,
+    pub(crate) shown: Vec<ShownPlace>,
+}
+
+/// A place of a policy.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ShownPlace {
+    pub(crate) path: PathBuf,
+    pub(crate) granted: Use,
+    pub(crate) what: PlaceKind,
 }
 
 impl Places {
@@ -81,24 +92,28 @@ impl Places {
         let meaning = policy.profile.meaning();
         let mut found = Found { caller, shown: Vec::new(), places: Vec::new() };
         let granted = if meaning.writes { Use::Write } else { Use::Read };
-        let workspace = found.add("workspace", &policy.workspace, granted)?;
+        let workspace = found.add(PlaceKind::Workspace, &policy.workspace, granted)?;
         for mount in &policy.mounts {
             match mount {
-                Mount::ReadOnly { source, .. } => drop(found.add("read-only grant", source, Use::Read)?),
-                Mount::ReadWrite { source, .. } => drop(found.add("writable grant", source, Use::Write)?),
+                Mount::ReadOnly { source, .. } => {
+                    drop(found.add(PlaceKind::ReadOnlyGrant, source, Use::Read)?)
+                }
+                Mount::ReadWrite { source, .. } => {
+                    drop(found.add(PlaceKind::ReadWriteGrant, source, Use::Write)?)
+                }
                 // Nothing need be there.
-                Mount::Mask { path } => drop(found.add_if_there("mask", path, Use::Hidden)?),
+                Mount::Mask { path } => drop(found.add_if_there(PlaceKind::Mask, path, Use::Hidden)?),
                 _ => {}
             }
         }
         for path in &policy.protect {
-            found.add_if_there("protected path", &policy.workspace.join(path), Use::Read)?;
+            found.add_if_there(PlaceKind::ProtectedPath, &policy.workspace.join(path), Use::Read)?;
         }
         for file in &policy.files {
-            found.add_if_there("policy file", file, Use::Read)?;
+            found.add_if_there(PlaceKind::ProtectedPath, file, Use::Read)?;
         }
         if let Some(audit) = &policy.audit {
-            found.add_if_there("audit log", &audit.path, Use::Hidden)?;
+            found.add_if_there(PlaceKind::File, &audit.path, Use::Hidden)?;
         }
         if meaning.knows_caller && policy.toolchains == Toolchains::Auto && !meaning.shows_host {
             let toolchains = TOOLCHAINS.iter().map(|name| caller.home.join(name));
@@ -138,10 +153,10 @@ impl Places {
         if !path.is_dir() {
             return Err(not_a_directory(path, "is not a directory"));
         }
-        let holding = self.shown.iter().filter(|(place, _)| path.starts_with(place));
-        let nearest = holding.max_by_key(|(place, _)| place.as_os_str().len());
+        let holding = self.shown.iter().filter(|place| path.starts_with(&place.path));
+        let nearest = holding.max_by_key(|place| place.path.as_os_str().len());
         let is_visible = match nearest {
-            Some((_, granted)) => *granted != Use::Hidden,
+            Some(place) => place.granted != Use::Hidden,
             None => self.grants.reads_all || crate::seatbelt::is_of_system(path, self.grants.tools),
         };
         if is_visible { Ok(()) } else { Err(not_a_directory(path, "is not visible in the sandbox")) }
@@ -156,7 +171,7 @@ fn not_a_directory(path: &Path, reason: &str) -> Error {
 /// What was found so far.
 struct Found<'c> {
     caller: &'c Caller,
-    shown: Vec<(PathBuf, Use)>,
+    shown: Vec<ShownPlace>,
     places: Vec<(SeatbeltPath, Use)>,
 }
 
@@ -170,14 +185,14 @@ impl Found<'_> {
         Error::Grant { what, path: given.to_owned(), source, remedy: Some(remedy) }
     }
 
-    fn add(&mut self, what: &'static str, given: &Path, granted: Use) -> Result<PathBuf, Error> {
-        let path = self.resolve(what, given)?;
+    fn add(&mut self, what: PlaceKind, given: &Path, granted: Use) -> Result<PathBuf, Error> {
+        let path = self.resolve(what.as_str(), given)?;
         self.put(what, given, &path, granted)?;
         Ok(path)
     }
 
     /// The same for what need not be there.
-    fn add_if_there(&mut self, what: &'static str, given: &Path, granted: Use) -> Result<(), Error> {
+    fn add_if_there(&mut self, what: PlaceKind, given: &Path, granted: Use) -> Result<(), Error> {
         match fs::canonicalize(self.caller.absolute(given)) {
             Ok(path) => self.put(what, given, &path, granted),
             // What hides it if a command makes it.
@@ -192,18 +207,19 @@ impl Found<'_> {
     /// A directory of programs, which stays writable where the policy grants that.
     fn add_toolchain(&mut self, directory: &Path) -> Result<(), Error> {
         let Ok(path) = fs::canonicalize(directory) else { return Ok(()) };
-        let is_granted = self.shown.iter().any(|(place, _)| path.starts_with(place));
+        let is_granted = self.shown.iter().any(|place| path.starts_with(&place.path));
         // PATH may name a directory that holds everything.
         if is_granted || self.caller.holds_home(&path) {
             return Ok(());
         }
-        self.put("toolchain", directory, &path, Use::Read)
+        self.put(PlaceKind::Toolchain, directory, &path, Use::Read)
     }
 
-    fn put(&mut self, what: &'static str, given: &Path, path: &Path, granted: Use) -> Result<(), Error> {
-        let invalid = |reason| self.refused(what, given, io::Error::new(io::ErrorKind::InvalidInput, reason));
+    fn put(&mut self, what: PlaceKind, given: &Path, path: &Path, granted: Use) -> Result<(), Error> {
+        let invalid =
+            |reason| self.refused(what.as_str(), given, io::Error::new(io::ErrorKind::InvalidInput, reason));
         let place = SeatbeltPath::new(path).map_err(invalid)?;
-        self.shown.push((path.to_owned(), granted));
+        self.shown.push(ShownPlace { path: path.to_owned(), granted, what });
         self.places.push((place, granted));
         Ok(())
     }
@@ -214,13 +230,16 @@ impl Found<'_> {
         let of_home = homes
             .iter()
             .flat_map(|home| HOME_SECRETS.iter().chain(MACOS_HOME_SECRETS).map(move |name| home.join(name)));
-        let all = of_home.chain(SYSTEM_SECRETS.iter().chain(MACOS_SYSTEM_SECRETS).map(PathBuf::from));
+        // Records of sessions hold their variables.
+        let own = runtime_directory(env::var_os("XDG_RUNTIME_DIR").as_deref(), self.caller.uid);
+        let all =
+            of_home.chain([own]).chain(SYSTEM_SECRETS.iter().chain(MACOS_SYSTEM_SECRETS).map(PathBuf::from));
         for secret in all {
             let Ok(path) = fs::canonicalize(&secret) else { continue };
-            let is_shown = shows_host || self.shown.iter().any(|(place, _)| path.starts_with(place));
-            let is_named = self.shown.iter().any(|(place, _)| *place == path);
+            let is_shown = shows_host || self.shown.iter().any(|place| path.starts_with(&place.path));
+            let is_named = self.shown.iter().any(|place| place.path == path);
             if is_shown && !is_named {
-                self.put("secret", &secret, &path, Use::Hidden)?;
+                self.put(PlaceKind::Secret, &secret, &path, Use::Hidden)?;
             }
         }
         Ok(())

@@ -10,6 +10,7 @@ use crate::macos::places::Places;
 use crate::policy::Policy;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
+use crate::report::in_force::InForce;
 
 /// A sandbox for one command at a time, without a common temporary directory.
 ///
@@ -44,11 +45,32 @@ impl Sandbox {
         Command::new(&self.0, program.as_ref())
     }
 
+    /// Runs `/usr/bin/true` in a sandbox.
+    ///
+    /// # Errors
+    /// `sandbox-exec` is missing or refuses the profile.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O and time enabled.
+    pub async fn try_start(&self) -> Result<(), Error> {
+        crate::macos::probe::try_start(&self.0).await
+    }
+
     /// What is enforced for each command.
     #[must_use]
     pub fn enforcement(&self) -> &Enforcement {
         &self.0.enforcement
     }
+
+    /// What the policy comes to on this machine, for people.
+    #[must_use]
+    pub fn in_force(&self) -> InForce {
+        self.0.in_force()
+    }
+
+    /// For programs that run on Linux, too: here, nothing is left to wait for.
+    #[expect(clippy::unused_async, reason = "as on Linux, where it waits")]
+    pub async fn shutdown(&self) {}
 }
 
 /// Many commands with one policy, and one proxy.
@@ -82,6 +104,14 @@ impl Session {
         let session = Self(Arc::new(cell));
         crate::macos::probe::try_start(&session.0).await?;
         Ok(session)
+    }
+
+    pub(crate) fn of(cell: Arc<Cell>) -> Self {
+        Self(cell)
+    }
+
+    pub(crate) fn cell(&self) -> &Cell {
+        &self.0
     }
 
     /// A command of this session.

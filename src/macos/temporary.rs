@@ -7,7 +7,11 @@ use crate::report::error::Error;
 
 /// A directory that only this user enters. Dropping this removes it with all that is in it.
 #[derive(Debug)]
-pub(crate) struct TemporaryDirectory(PathBuf);
+pub(crate) struct TemporaryDirectory {
+    path: PathBuf,
+    /// Whether another process removes it.
+    is_lent: bool,
+}
 
 impl TemporaryDirectory {
     /// Makes one in the user's own temporary directory.
@@ -20,19 +24,27 @@ impl TemporaryDirectory {
             // Profiles compare real paths.
             fs::canonicalize(made)
         };
-        make().map(Self).map_err(Error::io("make a temporary directory"))
+        make().map(|path| Self { path, is_lent: false }).map_err(Error::io("make a temporary directory"))
+    }
+
+    /// The directory of another process, which removes it.
+    pub(crate) fn lent(path: PathBuf) -> Self {
+        Self { path, is_lent: true }
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
 impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
+        if self.is_lent {
+            return;
+        }
         // The standard library follows no links here. A command may have closed a directory of its own.
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            tracing::warn!(%error, directory = %self.0.display(), "a temporary directory is left");
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            tracing::warn!(%error, directory = %self.path.display(), "a temporary directory is left");
         }
     }
 }

@@ -11,8 +11,13 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::caller::Caller;
+use crate::caller::runtime::{Directory, SessionName};
 use crate::macos::cell::Cell;
+use crate::macos::probe::Probe;
+use crate::macos::record::{HeldSession, RecordedSession, SessionRecord, names};
 use crate::macos::session::{Sandbox, Session};
+use crate::macos::work_tree;
 use crate::policy::Policy;
 use crate::policy::audit::Audit;
 use crate::policy::env::{Env, EnvBase};
@@ -25,7 +30,10 @@ use crate::policy::units::Size;
 use crate::process::stdio::Stdio;
 use crate::report::enforcement::{Level, Protection, State};
 use crate::report::error::Error;
+use crate::report::error::listen::ListenError;
 use crate::report::failure::Limit;
+use crate::report::finding::{Area, Found, Verdict};
+use crate::report::in_force::PlaceAccess;
 use crate::report::outcome::{Ended, Output};
 use crate::sys::signal::Signal;
 
@@ -439,4 +447,135 @@ async fn a_session_is_tried_and_audited() {
     let lines = fs::read_to_string(&log).expect("a log");
     assert!(lines.lines().filter(|line| line.contains("\"exit\"")).count() == 2, "{lines}");
     assert!(!may(&world, &policy, "file-write-data", &log).await, "commands do not write it");
+}
+
+/// A runtime directory, and a name.
+fn named(world: &World, name: &str) -> (Directory, SessionName) {
+    let directory = Directory::make(&world.beside("run")).expect("a directory");
+    (directory, SessionName::new(name).expect("a name"))
+}
+
+#[tokio::test]
+async fn a_command_of_another_process_has_what_the_session_has() {
+    let world = World::new();
+    let policy = world.policy().set_env("MINE", "1").allow("example.com:443").tmp(TmpLife::Session);
+    let session = Session::with(World::cell(&policy)).await.expect("a session");
+    let output = session.command("/bin/sh").args(["-c", "touch $TMPDIR/x; env"]).output().await.expect("it");
+    let record = SessionRecord::of(&session).await.expect("a record");
+    let (directory, name) = named(&world, "work");
+    let mut held = HeldSession::in_directory(directory, name.clone()).expect("the name");
+    held.publish(&record).expect("written");
+    let mode = fs::metadata(held.path()).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600);
+    let (directory, _) = named(&world, "work");
+    let found = RecordedSession::in_directory(&directory, &name).expect("it runs");
+    assert_eq!(found.record.process, std::process::id().cast_signed());
+    // What the policy grants is not looked for again: a command may have put a link there.
+    fs::rename(&world.workspace, world.beside("moved")).expect("moved");
+    symlink(world.beside("moved"), &world.workspace).expect("a link");
+    let other = found.record.session_by(stand_in()).expect("a session");
+    let mut bare = other.command(world.beside("moved/attempt"));
+    let refused = bare.arg("file-read-data").arg(world.path("attempt")).current_dir("/usr").output().await;
+    assert_ne!(refused.expect("an answer").outcome.exit_code(), 0);
+    fs::remove_file(&world.workspace).expect("removed");
+    fs::rename(world.beside("moved"), &world.workspace).expect("moved");
+    let same = other.command("/bin/sh").args(["-c", "test -e $TMPDIR/x && env"]).output().await.expect("it");
+    let sorted = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(sorted(&output.stdout), sorted(&same.stdout));
+    drop(other);
+    assert!(world_of(&output.stdout, "TMPDIR").exists(), "the other process removes it");
+    drop(session);
+    assert!(!world_of(&output.stdout, "TMPDIR").exists());
+}
+
+/// The path that a variable has in what env(1) prints.
+fn world_of(printed: &[u8], name: &str) -> PathBuf {
+    let text = String::from_utf8_lossy(printed).into_owned();
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    value.expect("a variable").into()
+}
+
+#[tokio::test]
+async fn a_session_lasts_as_long_as_its_lock() {
+    let world = World::new();
+    let (directory, name) = named(&world, "work");
+    let is_running = || RecordedSession::in_directory(&named(&world, "work").0, &name);
+    let not_running = |found: Result<RecordedSession, Error>| {
+        matches!(found, Err(Error::Listen(ListenError::NotRunning { .. })))
+    };
+    assert!(not_running(is_running()));
+    let mut held = HeldSession::in_directory(directory, name.clone()).expect("the name");
+    assert!(not_running(is_running()), "it is being prepared");
+    let taken = HeldSession::in_directory(named(&world, "work").0, name.clone()).expect_err("taken");
+    assert!(matches!(taken, Error::Listen(ListenError::Running { .. })), "{taken:?}");
+    let session = Session::with(World::cell(&world.policy())).await.expect("a session");
+    held.publish(&SessionRecord::of(&session).await.expect("a record")).expect("written");
+    held.touch();
+    assert_eq!(names(&named(&world, "work").0).expect("names"), ["work"]);
+    let life = is_running().expect("it runs").life;
+    let path = held.path();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("a mode");
+    assert!(matches!(is_running(), Err(Error::Listen(ListenError::Io { .. }))), "others may read it");
+    drop(held);
+    life.ended().expect("it has ended");
+    assert!(!path.exists() && not_running(is_running()));
+    // One whose process was killed leaves its file.
+    fs::write(&path, "{}").expect("a file");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("a mode");
+    assert!(not_running(is_running()));
+    drop(HeldSession::in_directory(named(&world, "work").0, name).expect("the name is free"));
+}
+
+#[tokio::test]
+async fn a_command_that_sees_everything_sees_no_records_of_sessions() {
+    let world = World::new();
+    let policy = Policy::profile(Profile::FullDev, &world.workspace);
+    let places = World::cell(&policy).in_force().places;
+    let directory = Directory::default_path();
+    if directory.exists() {
+        let hidden = places.iter().find(|place| place.path == directory).expect("a place");
+        assert_eq!(hidden.access, PlaceAccess::Hidden);
+    }
+    let places = World::cell(&world.policy()).in_force().places;
+    let of = |path: &Path| places.iter().find(|place| place.path == path).map(|place| place.access);
+    assert_eq!(of(&world.workspace), Some(PlaceAccess::Write));
+    assert_eq!(of(Path::new("/usr")), Some(PlaceAccess::Read));
+}
+
+#[tokio::test]
+async fn a_probe_says_what_holds() {
+    let probe = Probe::with(Profile::RepoWrite, stand_in()).await.expect("a probe");
+    assert_eq!(probe.verdict, Verdict::Partial);
+    for area in [Area::Host, Area::Protection, Area::Attempt] {
+        assert!(probe.findings.iter().any(|finding| finding.area == area), "{area}");
+    }
+    // The stand-in confines nothing, and the probe sees that.
+    let attempts = || probe.findings.iter().filter(|finding| finding.area == Area::Attempt);
+    assert!(attempts().all(|finding| finding.state == Found::Missing && finding.remedy.is_some()));
+    let none = Probe::with(Profile::RepoWrite, "/absent".into()).await.expect("a probe");
+    assert_eq!((none.verdict, none.findings.len()), (Verdict::Unavailable, 1));
+    let strict = Probe::with(Profile::CiOnly, stand_in()).await.expect("a probe");
+    assert_eq!(strict.verdict, Verdict::Unavailable);
+}
+
+#[test]
+fn the_work_tree_around_a_directory_is_found() {
+    let world = World::new();
+    let below = world.path("a/b");
+    fs::create_dir_all(&below).expect("a directory");
+    let mut caller = Caller::current();
+    let top = |caller: &Caller| work_tree::around(&below, caller);
+    assert_eq!(top(&caller), None);
+    fs::create_dir(world.path(".git")).expect("a repository");
+    assert_eq!(top(&caller).as_deref(), Some(&*world.workspace));
+    caller.homes = vec![world.path("a")];
+    assert_eq!(top(&caller), None, "it holds a home");
+    caller.homes = vec![];
+    caller.uid += 1;
+    assert_eq!(top(&caller), None, "it belongs to another user");
 }

@@ -4,9 +4,10 @@ use crate::host::Host;
 use crate::host::remedy::remedy;
 use crate::probe::Probe;
 use crate::probe::attempt::{ATTEMPTS, AttemptEnd, Must, ProbeCall};
-use crate::probe::facts::{Area, CHECK_SECURITY_MODULES, Finding, Found, Verdict, facts, name};
+use crate::probe::facts::{CHECK_SECURITY_MODULES, facts, name};
 use crate::probe::trials::{StartRefusal, Trials};
 use crate::report::enforcement::{Entry, Protection, State};
+use crate::report::finding::{Area, Finding, Found, Verdict};
 use crate::report::remedy::Remedy;
 
 /// The remedy when an active protection did not stop an attempt.

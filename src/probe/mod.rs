@@ -12,7 +12,7 @@ mod tests;
 pub(crate) mod trials;
 
 pub use crate::host::{Host, Version};
-pub use crate::probe::facts::{Area, Finding, Found, Verdict};
+pub use crate::report::finding::{Area, Finding, Found, Verdict};
 
 use serde::Serialize;
 

@@ -370,7 +370,6 @@ mod tests {
     use crate::report::error::audit::AuditError;
     use crate::report::error::listen::ListenError;
     use crate::report::error::policy::PolicyError;
-    use crate::session::confine::PathEscape;
 
     const CLASSES: [(Class, &str); 12] = [
         (Class::CapabilityDenied, "capability_denied"),
@@ -523,7 +522,6 @@ mod tests {
             Box::new(Error::File { what: "read", path: path(), source: source(), remedy: None }),
             Box::new(Error::Grant { what: "workspace", path: path(), source: source(), remedy: None }),
             Box::new(Error::View { what: "place", path: path(), reason: "no".to_owned(), remedy: None }),
-            Box::new(PathEscape::Escapes { path: path(), root: path() }),
             Box::new(AuditError::Read { path: path(), source: source() }),
             Box::new(PolicyError::Read { path: path(), source: source() }),
             Box::new(PolicyError::Conflict {
@@ -544,14 +542,11 @@ mod tests {
     fn every_public_error_is_of_one_class() {
         let io = || io::Error::from_raw_os_error(libc::ENOENT);
         let path = || std::path::PathBuf::from("/p");
-        let escape = PathEscape::Escapes { path: path(), root: "/r".into() };
         let sbpl = SbplError { what: "home", path: path(), reason: "is not UTF-8" };
         let found: Vec<(Failure, Class)> = vec![
             ((&Error::io("x")(io())).into(), Class::RuntimeError),
             ((&AuditError::Read { path: path(), source: io() }).into(), Class::RuntimeError),
             ((&ListenError::Running { name: "a".to_owned() }).into(), Class::RuntimeError),
-            ((&escape).into(), Class::CapabilityDenied),
-            ((&PathEscape::Root { root: path(), source: io() }).into(), Class::RuntimeError),
             ((&PolicyError::Read { path: path(), source: io() }).into(), Class::LoadFailed),
             ((&PolicyError::value("k", "v", "no")).into(), Class::CapabilityDenied),
             ((&sbpl).into(), Class::CapabilityDenied),
@@ -560,7 +555,5 @@ mod tests {
             assert_eq!(failure.class, class, "{failure:?}");
             assert!(!failure.message.is_empty() && failure.audit_id.is_none());
         }
-        let asked = serde_json::to_value(Failure::from(&escape).details).expect("plain data");
-        assert_eq!(asked, serde_json::json!({"requested": "/p", "granted": ["/r"]}));
     }
 }

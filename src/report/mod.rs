@@ -8,6 +8,7 @@ pub(crate) mod error;
 #[doc(hidden)]
 pub mod escape;
 pub(crate) mod failure;
+pub(crate) mod finding;
 pub(crate) mod in_force;
 pub(crate) mod missing_program;
 pub(crate) mod network_failure;

@@ -15,6 +15,8 @@ mod tests;
 use std::fmt::Write;
 use std::path::{Component, Path};
 
+use serde::{Deserialize, Serialize};
+
 /// What every program needs: each line, and why.
 const BASE: &[(&str, &str)] = &[
     ("(import \"system.sb\")", "what Apple grants its own services: the loader, locales, time zones"),
@@ -89,7 +91,7 @@ const WRITE: &str = "file-read* file-write* file-map-executable process-exec";
 const ALL: &str = "file-read* file-write* file-map-executable process-exec";
 
 /// An absolute path as Seatbelt sees it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct SeatbeltPath(String);
 
 impl SeatbeltPath {
@@ -132,7 +134,7 @@ impl SeatbeltPath {
 }
 
 /// What may be done with a path and all below it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Use {
     /// Reading, and running programs.
     Read,
@@ -143,7 +145,7 @@ pub(crate) enum Use {
 }
 
 /// What the network of a command reaches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Reach {
     #[default]
     Nowhere,
@@ -153,7 +155,7 @@ pub(crate) enum Reach {
 }
 
 /// What a profile grants.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Grants {
     /// Whether developer tools of the system are readable.
     pub(crate) tools: bool,
@@ -180,8 +182,7 @@ impl Grants {
         if self.reads_all {
             allow(&mut text, READ, "subpath", &["/"]);
         } else {
-            let tools = if self.tools { TOOLS } else { &[] };
-            let system: Vec<&str> = SYSTEM.iter().chain(tools).copied().collect();
+            let system: Vec<&str> = system(self.tools).collect();
             allow(&mut text, "file-read-metadata", "literal", &self.links_and_ways());
             allow(&mut text, READ, "subpath", &system);
         }
@@ -250,10 +251,15 @@ impl Grants {
     }
 }
 
+/// The directories that every program may read; with `tools`, also those of developer tools.
+pub(crate) fn system(tools: bool) -> impl Iterator<Item = &'static str> {
+    let tools = if tools { TOOLS } else { &[] };
+    SYSTEM.iter().chain(tools).copied()
+}
+
 /// Whether every program may read a path, as one of the system; with `tools`, also of developer tools.
 pub(crate) fn is_of_system(path: &Path, tools: bool) -> bool {
-    let tools = if tools { TOOLS } else { &[] };
-    SYSTEM.iter().chain(tools).any(|place| path.starts_with(place))
+    system(tools).any(|place| path.starts_with(place))
 }
 
 /// What git obeys, at any depth, whatever the case of the letters: most file systems of macOS ignore it.

@@ -25,12 +25,12 @@ use nix::sys::time::TimeVal;
 use nix::unistd::geteuid;
 use serde::de::DeserializeOwned;
 
+use crate::caller::runtime::{Directory, SessionName};
 use crate::process::stdio::check_standard;
 use crate::report::error::listen::ListenError;
 use crate::report::error::{Error, STREAMS};
 use crate::serve::accept::{AllowedPeer, PeerRefused};
 use crate::serve::client::call::Call;
-use crate::serve::directory::{Directory, SessionName};
 use crate::serve::place::is_held;
 use crate::serve::question::{Problem, Question, Reply, SentDescription};
 use crate::session::log::stats::Stats;

@@ -19,10 +19,10 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use crate::caller::runtime::{Directory, SessionName};
 use crate::report::error::Error;
 use crate::serve::accept::{Acceptor, AllowedPeer, NameGuard};
 use crate::serve::call::ClientEnvironment;
-use crate::serve::directory::{Directory, SessionName};
 use crate::serve::place::SocketPlace;
 use crate::session::Session;
 use crate::view::paths::symlink_check::check_socket_directory;

@@ -15,8 +15,8 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::caller::runtime::{Directory, SessionName};
 use crate::report::error::listen::ListenError;
-use crate::serve::directory::{Directory, SessionName};
 use crate::sys;
 use crate::sys::inode::Identity;
 use crate::sys::packet::{address, packet_socket};

@@ -12,6 +12,8 @@ pub(crate) mod descriptor;
 pub(crate) mod dirfd;
 #[cfg(target_os = "linux")]
 pub(crate) mod file_system;
+#[cfg(target_os = "macos")]
+pub(crate) mod ignored_signals;
 pub(crate) mod inode;
 #[cfg(target_os = "linux")]
 pub(crate) mod keyring;

@@ -6,20 +6,33 @@
 //! turns `args` into types of the library and runs them. `report` writes every message.
 //!
 //! A room imports only rooms that come before it: `process`, `terminal`, `report`, `args`, `parse`, `owner`,
-//! `changes`, `config`, `policy`, `host`, `manifest`, `session`, `run`, `mcp`.
+//! `changes`, `config`, `policy`, `host`, `manifest`, `session`, `run`, `mcp`; and on macOS, in the place of the
+//! last four and of `owner`, `macos`. `linux` and `macos` choose the room of each command.
+
+// Only Linux's rooms use some of what the others have.
+#![cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "for Linux's rooms"))]
 
 mod args;
 mod changes;
 mod config;
 mod host;
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "macos")]
+mod macos;
+#[cfg(target_os = "linux")]
 mod manifest;
+#[cfg(target_os = "linux")]
 mod mcp;
+#[cfg(target_os = "linux")]
 mod owner;
 mod parse;
 mod policy;
 mod process;
 mod report;
+#[cfg(target_os = "linux")]
 mod run;
+#[cfg(target_os = "linux")]
 mod session;
 mod terminal;
 
@@ -31,14 +44,11 @@ use kennel::{Error, internal::escape::harmless};
 use nix::sys::signal::{SigSet, Signal};
 
 use args::Verb;
-use changes::review;
-use host::{audit, cache, probe};
-#[cfg(feature = "wasm")]
-use manifest::connector;
-use manifest::op;
-use parse::manual;
-use process::{beside, descriptor, exit_status::FAILED};
-use session::exec;
+#[cfg(target_os = "linux")]
+use linux as system;
+#[cfg(target_os = "macos")]
+use macos as system;
+use process::{descriptor, exit_status::FAILED};
 use terminal::{
     style::{Paint, When},
     table,
@@ -46,24 +56,18 @@ use terminal::{
 
 /// The whole of `kennel`.
 pub fn kennel() -> ExitCode {
-    start(dispatch)
+    start(system::dispatch)
 }
 
 /// The whole of `kennel-mcp`, which takes the words of `kennel mcp`.
 pub fn mcp() -> ExitCode {
-    start(|verb| match verb {
-        Verb::Mcp(arguments) => mcp::mcp(&arguments),
-        _ => Err(beside::wrong_words("mcp")),
-    })
+    start(system::mcp)
 }
 
 /// The whole of `kennel-connector`, which takes the words of `kennel connector`.
 #[cfg(feature = "wasm")]
 pub fn connector() -> ExitCode {
-    start(|verb| match verb {
-        Verb::Connector { action } => connector::connector(&action),
-        _ => Err(beside::wrong_words("connector")),
-    })
+    start(system::connector)
 }
 
 fn start(dispatch: impl FnOnce(Verb) -> Result<ExitCode, Error>) -> ExitCode {
@@ -85,29 +89,6 @@ fn start(dispatch: impl FnOnce(Verb) -> Result<ExitCode, Error>) -> ExitCode {
         report::error(&error);
         error.exit_code().into()
     })
-}
-
-/// Runs one command of `kennel`. Its file turns the arguments into types of the library.
-fn dispatch(verb: Verb) -> Result<ExitCode, Error> {
-    match verb {
-        Verb::Run(run) => run::run(&run),
-        Verb::Session { action } => session::session(&action),
-        Verb::Exec(exec) => exec::exec(&exec),
-        Verb::Diff(diff) => review::diff(&diff),
-        Verb::Commit(part) => review::commit(&part),
-        Verb::Discard(part) => review::discard(&part),
-        Verb::Op(op) => op::op(&op),
-        Verb::Connector { .. } => beside::execute(&beside::CONNECTOR),
-        Verb::Probe(probe) => probe::probe(&probe),
-        Verb::Policy { action } => policy::policy(&action),
-        Verb::Cache { action } => cache::cache(&action),
-        Verb::Init(init) => config::init::init(&init),
-        Verb::Trust(trust) => config::trust::trust(&trust),
-        Verb::Audit { action } => audit::audit(&action),
-        Verb::Completions { shell } => manual::completions(shell),
-        Verb::Mcp(_) => beside::execute(&beside::MCP),
-        Verb::Man { command } => manual::page(&command),
-    }
 }
 
 /// Prints what the parser says instead of arguments: help, the version, or what is wrong with the words.

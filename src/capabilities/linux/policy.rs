@@ -9,8 +9,8 @@ use crate::policy::network::NetworkMode;
 use crate::policy::profile::{Git, Profile, Toolchains};
 use crate::policy::require::{Requirement, Requirements};
 use crate::probe::Probe;
-use crate::probe::facts::{Area, Finding, Found, Verdict};
 use crate::report::enforcement::Protection;
+use crate::report::finding::{Area, Finding, Found, Verdict};
 
 /// The policy that grants exactly what `granted` says. Pure.
 pub(crate) fn policy(granted: &Granted) -> Policy {

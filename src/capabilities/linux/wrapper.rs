@@ -10,6 +10,7 @@ use nix::unistd::{AccessFlags, access};
 use tokio::process::Command;
 use tokio::runtime::Handle;
 
+use crate::caller::runtime::Directory;
 use crate::capabilities::linux::granted::Granted;
 use crate::capabilities::linux::kept::{KeptSessions, Key, Served, SessionPath};
 use crate::capabilities::linux::plain::PlainCommand;
@@ -21,7 +22,6 @@ use crate::report::error::Error;
 use crate::report::error::listen::ListenError;
 use crate::report::outcome::Output;
 use crate::serve::call::ClientEnvironment;
-use crate::serve::directory::Directory;
 use crate::serve::place::sweep;
 use crate::session::Session;
 use crate::sys::locked;

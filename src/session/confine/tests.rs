@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
+use crate::report::failure::{Class, Failure};
 
 const READ: OpenHow = OpenHow::new().read(true);
 const WRITE: OpenHow = OpenHow::new().write(true).create(true).truncate(true);
@@ -295,4 +296,18 @@ proptest! {
         }
         let _ = open_beneath(&root, candidate, &READ);
     }
+}
+
+#[test]
+fn a_refusal_says_what_was_asked_and_does_nothing_to_a_terminal() {
+    let escape = PathEscape::Escapes { path: "a\n\u{1b}[2Jb\u{202e}c".into(), root: "/r".into() };
+    assert!(escape.to_string().contains("a\\n\\u{1b}[2Jb\\u{202e}c"), "{escape}");
+    let escape = PathEscape::Escapes { path: "/p".into(), root: "/r".into() };
+    let failure = Failure::from(&escape);
+    assert_eq!(failure.class, Class::CapabilityDenied);
+    let asked = serde_json::to_value(failure.details).expect("plain data");
+    assert_eq!(asked, serde_json::json!({"requested": "/p", "granted": ["/r"]}));
+    let source = io::Error::from_raw_os_error(libc::ENOENT);
+    let missing = PathEscape::Root { root: "/p".into(), source };
+    assert_eq!(Failure::from(&missing).class, Class::RuntimeError);
 }

@@ -18,8 +18,9 @@ use kennel::{
 use crate::{
     args::changes::{CommitArguments, Diff, Part, Place},
     changes::{
-        diff::{self, CONTEXT, Counts, Entry, Format, LARGEST},
-        pager, renames,
+        diff::{self, Entry, LARGEST},
+        hunks::{CONTEXT, Counts, Format},
+        lines, pager, renames,
     },
     owner,
     process::exit_status::FAILED,
@@ -189,7 +190,7 @@ fn end(done: &str, left: usize, paint: Paint) -> Result<(), Error> {
 
 /// Changes as lines, escaped.
 fn lines(changes: &[Change], paint: Paint) -> String {
-    changes.iter().map(|change| report::change_line(change, paint) + "\n").collect()
+    changes.iter().map(|change| lines::change_line(change, paint) + "\n").collect()
 }
 
 /// Names the paths without a change. Returns how many there are.

@@ -10,7 +10,7 @@ use kennel::{
 
 use crate::{
     args::run::Run,
-    changes::review,
+    changes::{lines, review},
     process::exit_status::FAILED,
     report,
     terminal::{progress, style::Paint},
@@ -168,7 +168,7 @@ const MOST_LISTED: usize = 20;
 /// Lists the first changes, and counts the others.
 fn list(changes: &[Change]) {
     let (listed, rest) = changes.split_at(changes.len().min(MOST_LISTED));
-    listed.iter().for_each(report::change);
+    listed.iter().for_each(lines::change);
     if !rest.is_empty() {
         report::say(format_args!("kennel: and {} more changes: {}", rest.len(), counted(rest)));
     }

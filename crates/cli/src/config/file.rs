@@ -14,6 +14,8 @@ use nix::unistd::geteuid;
 
 use kennel::internal::writers::{Writer, another_writer};
 
+use crate::process::descriptor::path_of;
+
 /// The largest file, in bytes. Policy files have the same limit.
 const LARGEST: u64 = 1 << 20;
 
@@ -82,8 +84,7 @@ fn is_kept_out(path: &Path) -> bool {
 
 /// Refuses what another user than the caller and root can write.
 fn check_writers(file: &File, found: &fs::Metadata) -> io::Result<()> {
-    let held = format!("/proc/self/fd/{}", file.as_raw_fd());
-    match another_writer(held.as_ref(), found, &[0, geteuid().as_raw()]) {
+    match another_writer(&path_of(file.as_raw_fd()), found, &[0, geteuid().as_raw()]) {
         None => Ok(()),
         Some(Writer::User(uid)) if uid == found.uid() => {
             Err(io::Error::other(format!("it belongs to uid {uid}")))

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     args::config::TrustArguments,
-    changes::diff::{self, CONTEXT, Format},
+    changes::hunks::{self, CONTEXT, Format},
     report,
     terminal::style::Paint,
 };
@@ -68,7 +68,7 @@ fn print(file: &ConfigFile, trusted: Option<&str>) -> Result<(), Error> {
     }
     if let Some(trusted) = trusted {
         let format = Format { paint: Paint::stdout(), context: CONTEXT };
-        text += &diff::of_texts(["as you trusted it", "as it is now"], [trusted, &file.text], format);
+        text += &hunks::of_texts(["as you trusted it", "as it is now"], [trusted, &file.text], format);
     }
     report::print(text.as_bytes())
 }

@@ -2,5 +2,6 @@
 //! it. They run no command of the user.
 
 pub(crate) mod audit;
+#[cfg(target_os = "linux")]
 pub(crate) mod cache;
 pub(crate) mod probe;

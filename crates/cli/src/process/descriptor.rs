@@ -5,7 +5,7 @@ use std::{
     fs::{self, File},
     io::{self, IsTerminal},
     os::{
-        fd::{AsFd, AsRawFd},
+        fd::AsFd,
         unix::fs::{MetadataExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
@@ -20,6 +20,8 @@ use nix::{
     sys::stat::{FileStat, SFlag, fstat},
     unistd::{close, write},
 };
+
+use super::system;
 
 /// Pause after a failed write: a terminal can report room for less than a line end, which it takes only
 /// whole.
@@ -36,7 +38,7 @@ const PIECE: usize = 4096;
 pub(crate) fn resolve_descriptor(path: &Path) -> io::Result<PathBuf> {
     let Some(given) = inherited_descriptor(path).transpose()? else { return Ok(path.to_owned()) };
     let given = File::from(given);
-    let named = fs::read_link(format!("/proc/self/fd/{}", given.as_raw_fd()))?;
+    let named = system::name_of(&given)?;
     let (behind, there) = (given.metadata()?, fs::symlink_metadata(&named));
     let is_it = there.is_ok_and(|there| (there.dev(), there.ino()) == (behind.dev(), behind.ino()));
     if behind.is_file() && is_it {
@@ -52,9 +54,9 @@ pub(crate) fn resolve_descriptor(path: &Path) -> io::Result<PathBuf> {
 /// and stay open.
 ///
 /// # Errors
-/// Which ones there are is unknown: /proc is not there.
+/// Which ones there are is unknown: on Linux, /proc is not there.
 pub(crate) fn close_inherited() -> io::Result<()> {
-    let names = fs::read_dir("/proc/self/fd")?
+    let names = fs::read_dir(system::DESCRIPTORS)?
         .map(|entry| Ok(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok())));
     let numbers = names.collect::<io::Result<Vec<Option<i32>>>>()?;
     for number in numbers.into_iter().flatten().filter(|&number| number > 2) {
@@ -152,11 +154,16 @@ pub(crate) fn poll_timeout(left: Option<Duration>) -> PollTimeout {
     left.map_or(PollTimeout::NONE, |left| PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX))
 }
 
+/// The path of a descriptor of this process.
+pub(crate) fn path_of(number: i32) -> PathBuf {
+    Path::new(system::DESCRIPTORS).join(number.to_string())
+}
+
 /// Opens a terminal or pipe again without blocking. Returns `None` for other streams and if that fails.
-pub(crate) fn reopen_nonblocking(stream: impl AsFd + IsTerminal, path: &str) -> Option<File> {
+pub(crate) fn reopen_nonblocking(stream: impl AsFd + IsTerminal, number: i32) -> Option<File> {
     let is_pipe = |stat: FileStat| stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFIFO.bits();
     let blocks = stream.is_terminal() || fstat(stream).is_ok_and(is_pipe);
-    blocks.then(|| reopen(path)).and_then(Result::ok)
+    blocks.then(|| reopen(path_of(number))).and_then(Result::ok)
 }
 
 /// Opens the file behind a descriptor again, by its path below /proc or /dev, for non-blocking appends.

@@ -3,11 +3,10 @@
 
 use std::process::ExitCode;
 
-use nix::{
-    sys::prctl::set_dumpable,
-    unistd::{Pid, getpid},
-};
+use nix::unistd::{Pid, getpid};
 use signal_hook::low_level::emulate_default_handler;
+
+use super::system;
 
 /// Kennel killed the command when its time was up.
 pub(crate) const TIMED_OUT: u8 = 124;
@@ -38,7 +37,7 @@ pub(crate) fn end(code: u8, signal: Option<i32>) -> ExitCode {
     // The kernel sends PID 1 of a container no signal that would end it.
     if let Some(number) = signal.filter(is_meant).filter(|_| getpid() != Pid::from_raw(1)) {
         // If the command left a core file, one of this program would hide it.
-        let _ = set_dumpable(false);
+        system::leave_no_core_file();
         // It knows no real-time signals. Those become a status.
         let _ = emulate_default_handler(number);
     }

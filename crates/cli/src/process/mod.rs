@@ -1,14 +1,23 @@
 //! What this process needs for its own work: a runtime, descriptors, signals, an exit status. It knows no
 //! command line and no policy.
 
+#[cfg(target_os = "linux")]
 pub(crate) mod beside;
 pub(crate) mod descriptor;
 pub(crate) mod exit_status;
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "macos")]
+mod macos;
 pub(crate) mod signals;
 
 use std::{io, os::fd::AsFd, thread::JoinHandle, time::Duration};
 
 use kennel::Error;
+#[cfg(target_os = "linux")]
+use linux as system;
+#[cfg(target_os = "macos")]
+use macos as system;
 use nix::sys::{
     resource::{Resource, getrlimit},
     signal::SigSet,

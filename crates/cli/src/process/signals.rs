@@ -3,9 +3,8 @@
 
 use std::{
     collections::VecDeque,
-    fs::File,
     future::pending,
-    io::{self, Read},
+    io,
     os::{
         fd::{AsFd, BorrowedFd},
         unix::{net::UnixStream, process::ExitStatusExt},
@@ -18,7 +17,7 @@ use kennel::Error;
 use nix::sys::signal::{Signal, raise};
 use signal_hook::iterator::{backend::SignalDelivery, exfiltrator::SignalOnly};
 
-use super::exit_status::of_signal;
+use super::{exit_status::of_signal, system};
 
 /// Signals that end, stop, continue or inform the command; terminals and supervisors send them. SIGXFSZ is
 /// missing because Kennel blocks it for itself.
@@ -50,18 +49,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The signals of a list, without those that this process inherited as ignored, from nohup(1) or a shell's
 /// `&`: without Kennel they would not have reached the command either.
 fn not_ignored(signals: &[i32]) -> Vec<i32> {
-    let ignored = ignored();
+    let ignored = system::ignored_signals();
     signals.iter().copied().filter(|number| ignored >> (number - 1) & 1 == 0).collect()
-}
-
-/// The ignored signals as a bit mask, lowest bit for signal 1; see proc_pid_status(5). Returns 0 if it cannot
-/// read them.
-fn ignored() -> u64 {
-    // The file does not tell its size. Without room for it, it would be read in small pieces.
-    let mut status = String::with_capacity(4096);
-    let _ = File::open("/proc/self/status").map(|file| file.take(u64::MAX).read_to_string(&mut status));
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// The signals that arrive. This process handles them itself from the moment this value exists. Its

@@ -22,12 +22,11 @@ use std::{
 
 use anstyle::Style;
 use kennel::{
-    Error, Outcome, Terminal,
+    Error, Outcome,
     internal::{
         escape::{self, harmless},
-        inherited_descriptor,
+        inherited_descriptor, terminal_size,
     },
-    overlay::{Change, ChangeKind},
     report::{Enforcement, Entry, Note, PublishedPort, Remedy, Report, State},
 };
 use serde::Serialize;
@@ -58,7 +57,7 @@ pub(crate) fn say(line: impl Display) {
 
 /// Prints a harmless message on stderr, on a terminal in colour and no wider than that.
 fn message(line: &str, kind: Style) {
-    let columns = Terminal::size(io::stderr()).ok().map(|(_, columns)| columns);
+    let columns = terminal_size(io::stderr()).ok().map(|(_, columns)| columns);
     show(&styled(&within(line, columns), kind, Paint::stderr()));
 }
 
@@ -89,7 +88,7 @@ pub(crate) fn show(line: &str) {
     if STDERR_STALLED.load(Relaxed) {
         return;
     }
-    let told = match reopen_nonblocking(io::stderr(), "/proc/self/fd/2") {
+    let told = match reopen_nonblocking(io::stderr(), 2) {
         Some(stderr) => write_patiently(stderr, line.as_bytes(), STDERR_PATIENCE),
         None => write_patiently(io::stderr(), line.as_bytes(), STDERR_PATIENCE),
     };
@@ -164,21 +163,6 @@ pub(crate) fn error(error: &Error) {
 /// Prints the lines of an error.
 pub(crate) fn error_lines(lines: &[String]) {
     lines.iter().for_each(|line| message(&harmless(line), style::ERROR));
-}
-
-/// Prints one change of an overlay.
-pub(crate) fn change(change: &Change) {
-    show(&change_line(change, Paint::stderr()));
-}
-
-/// One change of an overlay, escaped.
-pub(crate) fn change_line(change: &Change, paint: Paint) -> String {
-    let style = match change.kind {
-        ChangeKind::Added => style::ADDED,
-        ChangeKind::Deleted => style::REMOVED,
-        _ => style::HUNK,
-    };
-    paint.paint(style, &harmless(&change.to_string()))
 }
 
 /// Prints which protections are weaker than asked, and what was denied.

@@ -71,7 +71,7 @@ pub(crate) struct Screen {
 impl Screen {
     pub(super) fn open(to: OwnedFd, is_raw: IsRaw) -> Self {
         let is_terminal = to.is_terminal();
-        let opened = reopen_nonblocking(to.as_fd(), &format!("/proc/self/fd/{}", to.as_raw_fd()));
+        let opened = reopen_nonblocking(to.as_fd(), to.as_raw_fd());
         let may_block = opened.is_none();
         let to = opened.unwrap_or_else(|| to.into());
         Self { to, is_terminal, may_block, is_raw, output: Vec::new(), failed: None }

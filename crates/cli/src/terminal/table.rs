@@ -4,7 +4,7 @@
 use std::io::{stderr, stdout};
 
 use anstyle::Style;
-use kennel::{Terminal, internal::escape::harmless};
+use kennel::internal::{escape::harmless, terminal_size};
 use textwrap::{Options, core::display_width, fill};
 
 use crate::terminal::style::{self, Paint};
@@ -24,8 +24,8 @@ const BELOW: usize = 4;
 /// A text whose lines are no wider than the terminal that stdout or stderr is. What continues a line is
 /// indented by 2 more.
 pub(crate) fn fit(text: &str) -> String {
-    let width = Terminal::size(stdout())
-        .or_else(|_| Terminal::size(stderr()))
+    let width = terminal_size(stdout())
+        .or_else(|_| terminal_size(stderr()))
         .ok()
         .map(|(_, columns)| usize::from(columns));
     let line = |line: &str| {
@@ -57,7 +57,7 @@ pub(crate) struct Table {
 impl Table {
     pub(crate) fn stdout() -> Self {
         let width =
-            Terminal::size(stdout()).ok().map(|(_, columns)| columns.into()).filter(|columns| *columns > 0);
+            terminal_size(stdout()).ok().map(|(_, columns)| columns.into()).filter(|columns| *columns > 0);
         Self { paint: Paint::stdout(), width }
     }
 

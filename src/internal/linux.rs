@@ -1,30 +1,22 @@
-//! What the other packages of this repository need beyond the public interface, so that nothing is there
-//! twice. It is no part of that interface and changes in any version.
+//! What only Linux has of it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-pub use crate::caller::{account, writers};
 pub use crate::command::left_pipes::LeftPipes;
 pub use crate::command::outlet::{OutputCopier, RunningCopies};
 pub use crate::plan::environment::is_known_variable;
 pub use crate::protect::git::repository::work_tree;
-pub use crate::report::escape;
-pub use crate::report::failure::words;
-pub use crate::sys::descriptor::inherited_descriptor;
-pub use crate::sys::inode::is_one_file;
 pub use crate::sys::keyring::leave_session_keyring;
 pub use crate::sys::parent::Parent;
 
+use crate::caller::runtime::Directory;
 use crate::policy::Policy;
-use crate::policy::network::destination::Destination;
-use crate::policy::network::preset::{self, Preset};
 use crate::probe::Probe;
 use crate::report::error::Error;
 use crate::serve::Listening;
 use crate::serve::call::ClientEnvironment;
-use crate::serve::directory::Directory;
 use crate::session::Session;
 
 /// The runtime directory of this user, made if it does not exist.
@@ -87,11 +79,4 @@ pub async fn probe(policy: Policy) -> Result<Probe, Error> {
 #[must_use]
 pub fn may_be_entered(session: &Session, path: &Path) -> bool {
     session.prepared().compiled.view.may_be_entered(path)
-}
-
-/// The preset with a rule for a destination, such as `@cargo` for `index.crates.io:443`.
-#[must_use]
-pub fn preset_of(destination: &str) -> Option<String> {
-    let Destination { host, port } = Destination::parse(destination).ok()?;
-    preset::of_host(&host, Some(port)).map(Preset::word)
 }
