@@ -41,8 +41,8 @@
 //! program is never forked, and nothing of its process (signal handlers, umask, directory, environment) is
 //! changed, except its cgroup if limits are held by one and the program is alone in it: see [`Cgroup::Auto`];
 //! and, for the moment that it takes to pass one, the soft limit of descriptors where that is in the way.
-//! Linux on x86_64, 5.13 or later; `SECURITY.md` says what is promised and what is not. On macOS the crate has
-//! a part of this, by `sandbox-exec`: `docs/macos.md`.
+//! Linux on x86_64, 5.13 or later; `SECURITY.md` says what is promised and what is not. On macOS the crate
+//! has a part of this, by `sandbox-exec`: `docs/macos.md`.
 
 // Only Linux's layers use some of what the others have.
 #![cfg_attr(

@@ -20,11 +20,12 @@ use crate::macos::session::{Sandbox, Session};
 use crate::macos::work_tree;
 use crate::policy::Policy;
 use crate::policy::audit::Audit;
+use crate::policy::cgroup::Cgroup;
 use crate::policy::env::{Env, EnvBase};
 use crate::policy::limits::Limits;
 use crate::policy::mount::Mount;
 use crate::policy::network::NetworkMode;
-use crate::policy::profile::{Git, Isolation, Profile, TmpLife};
+use crate::policy::profile::{Caches, Git, Isolation, Profile, TmpLife};
 use crate::policy::require::Requirement;
 use crate::policy::units::Size;
 use crate::process::stdio::Stdio;
@@ -406,6 +407,15 @@ fn what_macos_cannot_hold_is_refused() {
         (usual().isolation(Isolation::Session), "isolation"),
         (usual().hostname("box"), "hostname"),
         (usual().git(Git::ReadOnly), "git"),
+        (usual().explain(true), "explain"),
+        (usual().caches(Caches::Keep), "caches"),
+        (usual().caches(Caches::None), "caches"),
+        (
+            usual().limits(Limits { tmp_size: Some(Size::from_bytes(1 << 20)), ..Limits::default() }),
+            "tmp_size",
+        ),
+        (usual().limits(Limits { tmp_inodes: Some(100), ..Limits::default() }), "tmp_inodes"),
+        (usual().limits(Limits { cgroup: Cgroup::At("/x".into()), ..Limits::default() }), "cgroup"),
         (Policy { learn: true, ..usual() }, "learn"),
     ] {
         let error = refusal(&policy);

@@ -7,9 +7,10 @@ use Protection::{
 };
 
 use crate::policy::Policy;
+use crate::policy::cgroup::Cgroup;
 use crate::policy::mount::Mount;
 use crate::policy::network::NetworkMode;
-use crate::policy::profile::{Git, Isolation};
+use crate::policy::profile::{Caches, Git, Isolation};
 use crate::policy::require::Requirement;
 use crate::policy::{HOST_NAME, glob};
 use crate::report::enforcement::{Enforcement, Protection, State};
@@ -101,6 +102,22 @@ fn refuse_keys(policy: &Policy) -> Result<(), PolicyError> {
     }
     if policy.learn {
         return no("learn", &true, "macOS does not tell what a command used");
+    }
+    if policy.explain {
+        return no("explain", &true, "macOS does not tell what it refused");
+    }
+    if matches!(policy.caches, Caches::Keep | Caches::None) {
+        return no("caches", &policy.caches, "macOS shows caches, read-only");
+    }
+    let limits = &policy.limits;
+    if let Some(size) = limits.tmp_size {
+        return no("limits.tmp_size", &size, "the temporary directory is on the disk on macOS");
+    }
+    if let Some(count) = limits.tmp_inodes {
+        return no("limits.tmp_inodes", &count, "the temporary directory is on the disk on macOS");
+    }
+    if let Cgroup::At(directory) = &limits.cgroup {
+        return no("limits.cgroup", &directory.display(), "macOS has no cgroups");
     }
     if policy.isolation == Some(Isolation::Session) {
         return no("isolation", &Isolation::Session, "macOS has no namespaces that commands could share");

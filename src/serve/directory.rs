@@ -1,5 +1,5 @@
-//! Installs `kennel-exec` in the runtime directory. An existing file is used only if contents, owner, mode and
-//! link count are right; otherwise it is replaced.
+//! Installs `kennel-exec` in the runtime directory. An existing file is used only if contents, owner, mode
+//! and link count are right; otherwise it is replaced.
 
 use std::ffi::OsStr;
 use std::fs::File;

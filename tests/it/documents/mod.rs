@@ -58,6 +58,7 @@ documents! {
     hosts: "docs/hosts.md",
     inspect: "docs/inspect.md",
     limits: "docs/limits.md",
+    macos: "docs/macos.md",
     mcp: "docs/mcp.md",
     network: "docs/network.md",
     overlay: "docs/overlay.md",
