@@ -60,6 +60,7 @@ impl From<libc::rusage> for Usage {
     fn from(used: libc::rusage) -> Self {
         // The types of the fields are those of the system.
         let number = |part: i64| part.unsigned_abs();
+        #[expect(clippy::useless_conversion, reason = "macOS counts them in an i32")]
         let micros = |time: libc::timeval| number(time.tv_sec) * 1_000_000 + number(i64::from(time.tv_usec));
         Self {
             user_us: micros(used.ru_utime),

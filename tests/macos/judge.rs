@@ -53,7 +53,7 @@ impl Profile {
         }
         assert_eq!(all[0].to_string(), "(version 1)");
         assert_eq!(all[1].to_string(), "(deny default)");
-        let is_import = |value: &&Value| value.to_string() == "(import \"system.sb\")";
+        let is_import = |value: &&Value| format!("{value}") == "(import \"system.sb\")";
         Self(all[2..].iter().filter(|value| !is_import(value)).map(Rule::parse).collect())
     }
 

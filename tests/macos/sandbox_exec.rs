@@ -5,6 +5,8 @@
 //! is asked with a program named `attempt`: `attempt OPERATION SUBJECT` ends with 0 if the profile allows the
 //! operation, and with 1 if not.
 
+#![expect(clippy::print_stderr, reason = "it says what the real one says")]
+
 use std::env;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
