@@ -12,7 +12,6 @@ use crate::audit::trail::{Origin, Trail};
 use crate::caller::Caller;
 use crate::macos::places::Places;
 use crate::macos::proxy::LoopbackProxy;
-use crate::macos::record::SessionRecord;
 use crate::macos::temporary::TemporaryDirectory;
 use crate::macos::{environment, unsupported};
 use crate::policy::Policy;
@@ -34,8 +33,8 @@ pub(crate) struct Cell {
     pub(crate) trail: Arc<Trail>,
     pub(crate) caller: Caller,
     /// The port of the proxy, if another process holds the session.
-    elsewhere: Option<Option<u16>>,
-    proxy: OnceCell<Option<LoopbackProxy>>,
+    pub(crate) elsewhere: Option<Option<u16>>,
+    pub(crate) own_proxy: OnceCell<Option<LoopbackProxy>>,
     /// The directory that all commands share, if the policy wants one.
     pub(crate) shared: Option<Arc<TemporaryDirectory>>,
     pub(crate) sandbox_exec: PathBuf,
@@ -74,31 +73,10 @@ impl Cell {
             trail: Trail::new(log.as_ref(), Origin::default()),
             policy: policy.clone(),
             elsewhere: None,
-            proxy: OnceCell::new(),
+            own_proxy: OnceCell::new(),
             places,
             caller,
             shared,
-            sandbox_exec,
-        })
-    }
-
-    /// The same for commands of a session that another process holds.
-    ///
-    /// # Errors
-    /// The audit log cannot be opened.
-    pub(crate) fn of_record(record: SessionRecord, sandbox_exec: PathBuf) -> Result<Self, Error> {
-        let SessionRecord { policy, places, variables, proxy, temporary, .. } = record;
-        let log = policy.audit.as_ref().map(Log::open).transpose()?.map(Arc::new);
-        Ok(Self {
-            variables: variables.into_iter().collect(),
-            enforcement: unsupported::enforcement(&policy),
-            trail: Trail::new(log.as_ref(), Origin::default()),
-            elsewhere: Some(proxy),
-            proxy: OnceCell::new(),
-            caller: Caller::current(),
-            shared: temporary.map(TemporaryDirectory::lent).map(Arc::new),
-            policy,
-            places,
             sandbox_exec,
         })
     }
@@ -112,7 +90,7 @@ impl Cell {
             return Ok(None);
         }
         let start = || LoopbackProxy::start(&self.policy, &self.caller, &self.trail);
-        Ok(self.proxy.get_or_try_init(start).await?.as_ref())
+        Ok(self.own_proxy.get_or_try_init(start).await?.as_ref())
     }
 
     /// What the next command has of its own.

@@ -15,11 +15,17 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{Pid, UnlinkatFlags, geteuid, unlinkat};
 use serde::{Deserialize, Serialize};
+use tokio::sync::OnceCell;
 
+use crate::audit::log::Log;
+use crate::audit::trail::{Origin, Trail};
+use crate::caller::Caller;
 use crate::caller::runtime::{Directory, SessionName};
 use crate::macos::cell::{Cell, SANDBOX_EXEC};
 use crate::macos::places::Places;
 use crate::macos::session::Session;
+use crate::macos::temporary::TemporaryDirectory;
+use crate::macos::unsupported;
 use crate::policy::Policy;
 use crate::report::error::Error;
 use crate::report::error::listen::ListenError;
@@ -86,7 +92,20 @@ impl SessionRecord {
     }
 
     pub(crate) fn session_by(self, sandbox_exec: PathBuf) -> Result<Session, Error> {
-        Ok(Session::of(Arc::new(Cell::of_record(self, sandbox_exec)?)))
+        let Self { policy, places, variables, proxy, temporary, .. } = self;
+        let log = policy.audit.as_ref().map(Log::open).transpose()?.map(Arc::new);
+        Ok(Session::of(Arc::new(Cell {
+            variables: variables.into_iter().collect(),
+            enforcement: unsupported::enforcement(&policy),
+            trail: Trail::new(log.as_ref(), Origin::default()),
+            elsewhere: Some(proxy),
+            own_proxy: OnceCell::new(),
+            caller: Caller::current(),
+            shared: temporary.map(TemporaryDirectory::lent).map(Arc::new),
+            policy,
+            places,
+            sandbox_exec,
+        })))
     }
 }
 
