@@ -67,8 +67,8 @@ impl Child {
         })
     }
 
-    /// Waits for the end of the command, and kills what it left in its process group. A later call returns the
-    /// same.
+    /// Waits for the end of the command, and kills what it left in its process group. A later call returns
+    /// the same.
     ///
     /// # Errors
     /// The kernel does not tell how it ended.

@@ -102,8 +102,8 @@ impl Command {
         self
     }
 
-    /// Sets the wall time, after which Kennel kills the process group of the command. The policy's limit holds
-    /// too; the shorter one counts.
+    /// Sets the wall time, after which Kennel kills the process group of the command. The policy's limit
+    /// holds too; the shorter one counts.
     pub fn timeout(&mut self, timeout: Duration) -> &mut Self {
         self.timeout = Some(timeout);
         self

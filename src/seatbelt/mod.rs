@@ -6,8 +6,8 @@
 //! [`SeatbeltPath`] writes paths through them that way. The caller resolves all other links.
 //!
 //! Nobody has run these profiles on macOS yet. The operations and services are those that profiles in use
-//! agree on. Apple has deprecated Seatbelt and `sandbox-exec` and does not document them, but they have worked
-//! the same for years.
+//! agree on. Apple has deprecated Seatbelt and `sandbox-exec` and does not document them, but they have
+//! worked the same for years.
 
 #[cfg(test)]
 mod tests;
