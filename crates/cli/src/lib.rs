@@ -6,8 +6,8 @@
 //! turns `args` into types of the library and runs them. `report` writes every message.
 //!
 //! A room imports only rooms that come before it: `process`, `terminal`, `report`, `args`, `parse`, `owner`,
-//! `changes`, `config`, `policy`, `host`, `manifest`, `session`, `run`, `mcp`; and on macOS, in the place of
-//! the last four and of `owner`, `macos`. `linux` and `macos` choose the room of each command.
+//! `changes`, `config`, `policy`, `host`, `manifest`, `session`, `run`, `mcp`. On macOS, `macos` is in the
+//! place of `owner` and of the last four. `linux` and `macos` choose the room of each command.
 
 // Only Linux's rooms use some of what the others have.
 #![cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "for Linux's rooms"))]
