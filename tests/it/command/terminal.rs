@@ -19,8 +19,8 @@ use nix::{
 };
 
 use crate::support::{
-    Screen, ends, has, kennel_path, only_once, patient, patient_flag, quiet, refused, require, run, stderr,
-    until, until_full, workspace,
+    Screen, ends, has, has_scopes, kennel_path, only_once, patient, patient_flag, quiet, refused, require,
+    run, stderr, until, until_full, workspace,
 };
 
 /// `kennel run --tty` on a user's terminal.
@@ -38,7 +38,9 @@ impl Window {
 
     /// The same with more flags.
     fn with(flags: &[&str], kennel: &mut Command, dir: &Path, script: &str) -> Screen {
-        kennel.args(["run", "--tty"]).args(quiet()).args(flags).args(["--", "sh", "-c", script]);
+        let is_quiet = flags.contains(&"--quiet");
+        let remarks = if is_quiet { &[][..] } else { quiet() };
+        kennel.args(["run", "--tty"]).args(remarks).args(flags).args(["--", "sh", "-c", script]);
         kennel.current_dir(dir).env("LC_ALL", "C").env("TERM", "xterm");
         Screen::start(kennel, Duration::from_secs(10))
     }
@@ -252,6 +254,8 @@ fn failing_start_on_a_terminal_leaves_the_window_as_it_was() {
 #[test]
 fn errors_on_the_terminal_are_explained_on_request() {
     require!(has("setsid"), "setsid of util-linux");
+    // Without them every run is made quiet, because it has a remark of its own.
+    require!(has_scopes(), "Landlock with scopes");
     let dir = workspace();
     let open = |flags: &[&str]| {
         let mut kennel = Command::new("setsid");
