@@ -269,12 +269,12 @@ pub fn patient_flag(time: Duration) -> String {
     format!("{}ms", patient(time).as_millis())
 }
 
-/// Waits until `condition` holds. Panics with `what` if it does not within ten seconds, made longer by
+/// Waits until `condition` holds. Panics with `what` if it does not within 30 seconds, made longer by
 /// [`patient`].
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !condition() {
-        assert!(start.elapsed() < patient(Duration::from_secs(10)), "not in time: {what}");
+        assert!(start.elapsed() < patient(Duration::from_secs(30)), "not in time: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -283,7 +283,7 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
 pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !condition() {
-        assert!(start.elapsed() < patient(Duration::from_secs(10)), "not in time: {what}");
+        assert!(start.elapsed() < patient(Duration::from_secs(30)), "not in time: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
