@@ -144,8 +144,8 @@ fn differences(file: &str, block: &Block) -> String {
 /// Bash prints this between two commands.
 const MARK: char = '\u{1e}';
 
-/// How long one block may take.
-const LONGEST: Duration = Duration::from_secs(60);
+/// How long one block may take. One compiles a program of 18 megabytes, and builds may run beside it.
+const LONGEST: Duration = Duration::from_secs(240);
 
 /// Runs a block. Returns its output, and whether it ended in time. Ends all processes that it left running.
 fn run(prepare: &str, steps: &[Step]) -> (String, bool) {
