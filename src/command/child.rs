@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
-use std::pin::pin;
 use std::process::ExitStatus;
 
 use kennel_helper::control::Report;
@@ -15,7 +14,7 @@ use crate::command::terminal::Terminal;
 use crate::launch::control::Arrival;
 use crate::launch::inside::CommandKey;
 use crate::process::cause::Cause;
-use crate::process::output::{ChildOutput, CollectedOutput};
+use crate::process::output::{ChildOutput, collected};
 use crate::process::stdio::ChildStdin;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output, Usage};
@@ -156,17 +155,8 @@ impl Child {
     /// # Panics
     /// As for [`wait`](Self::wait).
     pub async fn wait_with_output(mut self) -> Result<Output, Error> {
-        let mut output = CollectedOutput::new(self.stdout.take(), self.stderr.take());
-        {
-            let mut end = pin!(self.end());
-            loop {
-                tokio::select! {
-                    ended = &mut end => break ended?,
-                    read = output.read(), if output.is_open() => read?,
-                }
-            }
-        }
-        output.end(self.outcome.take().ok_or(Error::Lost)?)
+        let (stdout, stderr) = (self.stdout.take(), self.stderr.take());
+        collected(stdout, stderr, self.outcome()).await
     }
 
     /// The [published](crate::policy::network::Network::publish) ports of its sandbox or session, with the
