@@ -1,21 +1,7 @@
-//! The words of a declared command and its paths as they are written: `cwd`, `~/`, relative ones.
+//! The paths of a declaration as it writes them: `cwd`, `~/`, relative ones.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
-
-use crate::process::program::c_string;
-use crate::report::error::Error;
-
-/// # Errors
-/// The program is empty, or a word has a NUL byte.
-pub(crate) fn check(program: &OsStr, arguments: &[OsString]) -> Result<(), Error> {
-    if program.is_empty() {
-        let reason = "is empty".to_owned();
-        return Err(Error::Command { what: "program", value: String::new(), reason });
-    }
-    c_string("program", program)?;
-    arguments.iter().try_for_each(|argument| c_string("argument", argument).map(drop))
-}
 
 /// Converts a declared path to an absolute path. Pure.
 ///

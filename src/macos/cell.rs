@@ -15,6 +15,7 @@ use crate::macos::proxy::LoopbackProxy;
 use crate::macos::temporary::TemporaryDirectory;
 use crate::macos::{environment, unsupported};
 use crate::policy::Policy;
+use crate::policy::network::NetworkMode;
 use crate::policy::profile::TmpLife;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
@@ -59,7 +60,7 @@ impl Cell {
     /// The same with another `sandbox-exec`.
     pub(crate) fn with(policy: &Policy, sandbox_exec: PathBuf) -> Result<Self, Error> {
         policy.validate()?;
-        unsupported::refuse(policy)?;
+        let enforcement = unsupported::checked(policy)?;
         let caller = Caller::current();
         let places = Places::of(policy, &caller)?;
         let log = policy.audit.as_ref().map(Log::open).transpose()?.map(Arc::new);
@@ -69,7 +70,7 @@ impl Cell {
         };
         Ok(Self {
             variables: environment::variables(policy, &caller),
-            enforcement: unsupported::enforcement(policy),
+            enforcement,
             trail: Trail::new(log.as_ref(), Origin::default()),
             policy: policy.clone(),
             elsewhere: None,
@@ -89,7 +90,7 @@ impl Cell {
         if self.elsewhere.is_some() {
             return Ok(None);
         }
-        let start = || LoopbackProxy::start(&self.policy, &self.caller, &self.trail);
+        let start = async || LoopbackProxy::start(&self.policy, &self.caller, &self.trail);
         Ok(self.own_proxy.get_or_try_init(start).await?.as_ref())
     }
 
@@ -107,7 +108,7 @@ impl Cell {
         places.extend(SeatbeltPath::new(temporary.path()).map(|path| (path, Use::Write)));
         let reach = match (self.policy.effective_network(), proxy) {
             (_, Some(port)) => Reach::Loopback(port),
-            (crate::policy::network::NetworkMode::Host, None) => Reach::Everywhere,
+            (NetworkMode::Host, None) => Reach::Everywhere,
             _ => Reach::Nowhere,
         };
         let profile = Grants { places, reach, ..self.places.grants.clone() }.profile();

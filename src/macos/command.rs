@@ -16,7 +16,7 @@ use crate::macos::cell::{Cell, Confinement};
 use crate::macos::child::Child;
 use crate::policy::limits::Limits;
 use crate::process::group::Group;
-use crate::process::program::{c_string, executable, variable};
+use crate::process::program::{check_words, executable, variable};
 use crate::process::stdio::{DefaultStdio, Stdio, StdioKind, connect_all};
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
@@ -227,11 +227,9 @@ impl Command {
         command.arg("-p").arg(profile).arg(program).args(&self.arguments);
         command.current_dir(&directory).env_clear().envs(&environment);
         own_session(&mut command, resources(&limits));
-        let kinds = [default.stdin(), default.output(), default.output()];
         let [stdin, stdout, stderr] = std::mem::take(&mut self.streams);
-        let [input, output, error] = kinds;
-        let kinds = [stdin.unwrap_or(input), stdout.unwrap_or(output), stderr.unwrap_or(error)];
-        let ends = connect_all(kinds, &mut command)?;
+        let [stdout, stderr] = [stdout, stderr].map(|kind| kind.unwrap_or_else(|| default.output()));
+        let ends = connect_all([stdin.unwrap_or_else(|| default.stdin()), stdout, stderr], &mut command)?;
         let mut exec = cell.trail.begin(&self.program, &self.arguments, &directory)?;
         let group = match Group::start(&mut command, cell.sandbox_exec.as_os_str()) {
             Ok(group) => group,
@@ -249,12 +247,7 @@ impl Command {
     /// # Errors
     /// A string that no process can have.
     fn check(&self) -> Result<(), Error> {
-        if self.program.is_empty() {
-            let reason = "is empty".to_owned();
-            return Err(Error::Command { what: "program", value: String::new(), reason });
-        }
-        c_string("program", &self.program)?;
-        self.arguments.iter().try_for_each(|argument| c_string("argument", argument).map(drop))?;
+        check_words(&self.program, &self.arguments)?;
         self.variables.iter().try_for_each(|(name, value)| variable(name, value).map(drop))
     }
 

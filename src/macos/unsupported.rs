@@ -36,11 +36,11 @@ const DEGRADED: &[(Protection, &str)] = &[
     (NoNewPrivs, "macOS refuses set-user-ID programs in a sandbox"),
 ];
 
-/// Refuses a policy that macOS cannot hold.
+/// Refuses a policy that macOS cannot hold. Returns what is enforced for any other.
 ///
 /// # Errors
 /// The key of the policy and why, or the protection that it requires.
-pub(crate) fn refuse(policy: &Policy) -> Result<(), Error> {
+pub(crate) fn checked(policy: &Policy) -> Result<Enforcement, Error> {
     if policy.profile.meaning().is_strict {
         return Err(unavailable(
             Root,
@@ -61,7 +61,7 @@ pub(crate) fn refuse(policy: &Policy) -> Result<(), Error> {
             return Err(unavailable(entry.name, &entry.detail, remedy));
         }
     }
-    Ok(())
+    Ok(enforcement)
 }
 
 fn unavailable(protection: Protection, reason: &str, remedy: &'static str) -> Error {

@@ -1,6 +1,6 @@
 //! The program of a command: where it is looked for, and which strings a process can have.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -34,6 +34,19 @@ pub(crate) fn executable(program: &OsStr, path: Option<&OsStr>, directory: &Path
         .or_else(|| places.iter().find(|place| place.try_exists().is_ok()))
         .or(places.first());
     place.map_or_else(|| program.into(), PathBuf::clone)
+}
+
+/// Checks the words of a command before there is a process.
+///
+/// # Errors
+/// The program is empty, or a word has a NUL byte.
+pub(crate) fn check_words(program: &OsStr, arguments: &[OsString]) -> Result<(), Error> {
+    if program.is_empty() {
+        let reason = "is empty".to_owned();
+        return Err(Error::Command { what: "program", value: String::new(), reason });
+    }
+    c_string("program", program)?;
+    arguments.iter().try_for_each(|argument| c_string("argument", argument).map(drop))
 }
 
 /// `NAME=VALUE` for execve(2).

@@ -8,11 +8,10 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::caller::Caller;
-use crate::capabilities::declared::check;
 use crate::capabilities::linux::granted;
 use crate::capabilities::linux::granted::{Granted, GrantedPath};
 use crate::capabilities::{Capabilities, environment};
-use crate::process::program::executable;
+use crate::process::program::{check_words, executable};
 use crate::report::error::Error;
 
 /// Builds the command. The caller spawns it.
@@ -52,7 +51,7 @@ impl PlainCommand {
     ) -> Result<Self, Error> {
         let arguments: Vec<OsString> =
             arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
-        check(program, &arguments)?;
+        check_words(program, &arguments)?;
         let caller = Caller::current();
         let environment = environment::variables(&caps.env, &caller.environment, caps.engages_layer())?;
         let cwd = granted::working_directory(cwd)?;

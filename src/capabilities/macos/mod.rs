@@ -9,10 +9,10 @@ use std::{fs, io};
 use tokio::process::Command;
 
 use crate::caller::Caller;
-use crate::capabilities::declared::{check, meant};
+use crate::capabilities::declared::meant;
 use crate::capabilities::{Capabilities, Layer, RunLimits, environment, run_limits, sbpl};
 use crate::macos::cell::SANDBOX_EXEC;
-use crate::process::program::executable;
+use crate::process::program::{check_words, executable};
 use crate::report::error::Error;
 use crate::report::outcome::Output;
 
@@ -81,7 +81,7 @@ fn wrapped(
     sandbox_exec: &Path,
 ) -> Result<(StdCommand, Layer), Error> {
     let arguments: Vec<_> = arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
-    check(program, &arguments)?;
+    check_words(program, &arguments)?;
     let caller = Caller::current();
     let variables = environment::variables(&caps.env, &caller.environment, caps.engages_layer())?;
     let directory = fs::canonicalize(cwd).and_then(|directory| match directory.is_dir() {
