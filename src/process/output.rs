@@ -19,6 +19,9 @@ use crate::report::outcome::{Outcome, Output};
 /// The largest pipe of an ordinary user, in bytes: the default of `fs.pipe-max-size`.
 const LARGEST_PIPE: u64 = 1 << 20;
 
+/// How much each read asks for at least, in bytes.
+const LEAST_READ: usize = 4096;
+
 /// The last bytes of a stream, and what explains errors in them.
 pub(crate) trait Tail: Debug + Send + Sync {
     /// Adds bytes and drops the oldest ones.
@@ -85,9 +88,23 @@ impl ChildOutput {
         self.is_marked = false;
     }
 
-    fn keep_tail(&mut self, bytes: &[u8]) {
+    /// Counts bytes that were read. Returns how many of them are below the cap.
+    fn count(&mut self, bytes: &[u8]) -> usize {
         if let Some(tail) = &mut self.tail {
             tail.add(bytes);
+        }
+        let fits = self.room.map_or(bytes.len(), |room| usize::try_from(room).unwrap_or(usize::MAX));
+        let kept = fits.min(bytes.len());
+        self.room = self.room.map(|room| room - kept as u64);
+        self.seen += bytes.len() as u64;
+        self.dropped += (bytes.len() - kept) as u64;
+        kept
+    }
+
+    /// Reports a stream that is beyond its cap.
+    fn report_flood(&self) {
+        if let Some((flood, cap)) = self.flood.as_ref().filter(|_| self.dropped > 0) {
+            flood.report(self.seen, *cap);
         }
     }
 
@@ -103,19 +120,13 @@ impl ChildOutput {
         self.dropped
     }
 
-    /// Reads what fits into `buffer` and below the cap; nothing at the end of the stream.
+    /// Reads what fits into `buffer`, and leaves what is below the cap there; nothing at the end of the stream.
     fn poll_kept(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let room = self.room.map_or(usize::MAX, |room| usize::try_from(room).unwrap_or(usize::MAX));
-        let fits = room.min(buffer.remaining());
-        let mut part = ReadBuf::new(buffer.initialize_unfilled_to(fits));
-        ready!(Pin::new(&mut self.pipe).poll_read(cx, &mut part))?;
-        let count = part.filled().len();
-        if let Some(tail) = &mut self.tail {
-            tail.add(part.filled());
-        }
-        buffer.advance(count);
-        self.seen += count as u64;
-        self.room = self.room.map(|room| room - count as u64);
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.pipe).poll_read(cx, buffer))?;
+        let kept = self.count(buffer.filled().get(before..).unwrap_or_default());
+        buffer.set_filled(before + kept);
+        self.report_flood();
         Poll::Ready(Ok(()))
     }
 
@@ -136,12 +147,8 @@ impl ChildOutput {
                 Err(Errno::EINTR) => continue,
                 count => count?,
             };
-            self.keep_tail(scratch.get(..count).unwrap_or_default());
-            let fits = self.room.map_or(count, |room| count.min(usize::try_from(room).unwrap_or(count)));
-            kept.extend(scratch.iter().take(fits));
-            self.room = self.room.map(|room| room - fits as u64);
-            self.seen += count as u64;
-            self.dropped += (count - fits) as u64;
+            let fits = self.count(scratch.get(..count).unwrap_or_default());
+            kept.extend_from_slice(scratch.get(..fits).unwrap_or_default());
         }
         let text = self.cut_marker();
         let mut marker = self.marker.take().unwrap_or_else(|| io::Cursor::new(text));
@@ -164,16 +171,11 @@ impl ChildOutput {
             let mut scratch = [0u8; 8192];
             let mut part = ReadBuf::new(&mut scratch);
             ready!(Pin::new(&mut self.pipe).poll_read(cx, &mut part))?;
-            self.keep_tail(part.filled());
-            let count = part.filled().len() as u64;
-            if count == 0 {
+            if part.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            self.seen += count;
-            self.dropped += count;
-            if let Some((flood, cap)) = &self.flood {
-                flood.report(self.seen, *cap);
-            }
+            self.count(part.filled());
+            self.report_flood();
         }
     }
 }
@@ -216,6 +218,8 @@ impl Collected {
     /// Reads once.
     pub(crate) async fn read(&mut self) -> Result<(), Error> {
         if let Some(stream) = &mut self.stream {
+            // Twice as much each time, so that all of it is copied at most once more.
+            self.kept.reserve(LEAST_READ);
             let count = stream.read_buf(&mut self.kept).await.map_err(unread())?;
             self.is_open = count > 0;
         }

@@ -108,7 +108,7 @@ impl Wishes<'_> {
 
 /// The end of a command or a snippet.
 #[derive(Debug, Default)]
-pub(crate) struct EndMessage<'e> {
+pub(crate) struct EndMessage {
     pub(crate) code: u32,
     /// The signal that ended it, if `code` stands for one, or 0.
     pub(crate) signal: u32,
@@ -116,7 +116,7 @@ pub(crate) struct EndMessage<'e> {
     pub(crate) lines: Vec<Remedy>,
     pub(crate) report: Option<Report>,
     /// Stdout and stderr, if the session has collected them.
-    pub(crate) output: Option<[&'e [u8]; 2]>,
+    pub(crate) output: Option<[Vec<u8>; 2]>,
     pub(crate) form: Form,
 }
 
@@ -177,7 +177,7 @@ impl Connection {
     }
 
     /// Sends the end of a command or a snippet.
-    pub(crate) fn end(&self, end: EndMessage<'_>) {
+    pub(crate) fn end(&self, end: EndMessage) {
         let EndMessage { code, signal, lines, report, output, form } = end;
         let message = truncated(lines.iter().map(|line| form.line(line)).collect());
         let report = report
@@ -190,12 +190,12 @@ impl Connection {
             if report.is_empty() {
                 return self.answer(&answer, None);
             }
-            return match packet::memory_file(&report) {
+            return match packet::memory_file([&report]) {
                 Ok(memfd) => self.answer(&answer, Some(memfd.as_fd())),
                 Err(error) => self.refuse_for_shortage("send the report", &error),
             };
         };
-        let (stdout_length, stderr_length) = (length(stdout), length(stderr));
+        let (stdout_length, stderr_length) = (length(&stdout), length(&stderr));
         let answer = Answer::Collected {
             code,
             signal,
@@ -204,7 +204,7 @@ impl Connection {
             stderr: stderr_length,
             message,
         };
-        self.send_with(&answer, &[&report, stdout, stderr], None);
+        self.send_with(&answer, [report, stdout, stderr], None);
     }
 
     /// Sends the result of a command.
@@ -229,7 +229,7 @@ impl Connection {
         };
         let (code, signal) = status(&result);
         let report = Some(Report::of(&result).with_weaker_enforcement());
-        let output = Some([&stdout[..], &stderr[..]]);
+        let output = Some([stdout, stderr]);
         self.end(EndMessage {
             code,
             signal,
@@ -249,19 +249,24 @@ impl Connection {
         // Plain data always serializes.
         let json = serde_json::to_vec(&reply).unwrap_or_default();
         let length = u32::try_from(json.len()).unwrap_or(u32::MAX);
-        self.send_with(&Answer::Reply { length }, &[&json], descriptor);
+        self.send_with(&Answer::Reply { length }, [json], descriptor);
     }
 
     /// Sends an answer with bytes that follow it: in the packet if they fit, else in a memfd.
-    fn send_with(&self, answer: &Answer<'_>, parts: &[&[u8]], descriptor: Option<BorrowedFd<'_>>) {
+    fn send_with<const N: usize>(
+        &self,
+        answer: &Answer<'_>,
+        parts: [Vec<u8>; N],
+        descriptor: Option<BorrowedFd<'_>>,
+    ) {
         let mut packet = Vec::new();
         answer.put(&mut packet);
         let socket = self.socket.get_ref().as_fd();
-        if packet.len() + parts.iter().map(|part| part.len()).sum::<usize>() <= LONGEST_ANSWER {
+        if packet.len() + parts.iter().map(Vec::len).sum::<usize>() <= LONGEST_ANSWER {
             parts.iter().for_each(|part| packet.extend_from_slice(part));
             return send(socket, &packet, descriptor);
         }
-        match packet::memory_file(&parts.concat()) {
+        match packet::memory_file(parts) {
             Ok(memfd) => send(socket, &packet, Some(memfd.as_fd())),
             Err(error) => self.refuse_for_shortage("send the answer", &error),
         }

@@ -68,7 +68,7 @@ pub(crate) async fn run(
             }
             let report = wants_report.then(|| report(&output));
             let report = if collects { report.map(Report::with_weaker_enforcement) } else { report };
-            let streams = collects.then_some([&output.stdout[..], &output.stderr[..]]);
+            let streams = collects.then_some([output.stdout, output.stderr]);
             let (code, signal) = end;
             let (code, signal) = (code.into(), signal_number(signal));
             connection.end(EndMessage { code, signal, lines, report, output: streams, form });
@@ -76,7 +76,7 @@ pub(crate) async fn run(
         Ok(None) => {
             let (code, signal) = by_signal.unwrap_or_default();
             let (code, signal) = (code.into(), signal_number(signal));
-            let output = collects.then_some([&[][..], &[]]);
+            let output = collects.then(Default::default);
             connection.end(EndMessage { code, signal, output, ..EndMessage::default() });
         }
         Err(error) => {

@@ -164,10 +164,19 @@ pub(crate) fn receive(socket: impl AsFd, longest: usize) -> io::Result<Packet> {
 }
 
 /// A memfd with `bytes`, to send what is too long for a packet.
-pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+pub(crate) fn memory_file<B: AsRef<[u8]>>(parts: impl IntoIterator<Item = B>) -> io::Result<OwnedFd> {
     let memfd = File::from(memfd_create(c"kennel-packet", MFdFlags::MFD_CLOEXEC)?);
-    sys::without_sigxfsz(|| memfd.write_all_at(bytes, 0))?;
-    Ok(memfd.into())
+    let mut end = 0;
+    // Each part is freed once it is written.
+    sys::without_sigxfsz(|| {
+        parts.into_iter().try_for_each(|part| {
+            let part = part.as_ref();
+            memfd.write_all_at(part, end)?;
+            end += part.len() as u64;
+            Ok(())
+        })
+    })
+    .map(|()| memfd.into())
 }
 
 /// The first `length` bytes of a [`memory_file`].

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 use std::{fs, io};
 
@@ -15,6 +15,7 @@ use crate::policy::profile::{Caches, Toolchains};
 use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
 use crate::sys::birth::{SpawnOptions, Users};
+use crate::sys::lexical;
 use crate::sys::lexical::clean;
 
 /// The inputs of one compilation.
@@ -152,13 +153,14 @@ fn users(policy: &Policy, host: &Host, caller: &Caller) -> Users {
 /// Directories of a home with many of the paths that Kennel looks for.
 const LISTED: &[&str] = &["", ".cache", ".config", ".local/share"];
 
-/// The names in each home and in some of its directories; `None` for a directory that cannot be listed.
+/// The names in each home and in some of its directories.
 ///
 /// Kennel lists each of them once. Most of the paths that it looks for do not exist, and one system call for
 /// each of them would take longer than the rest of a compilation.
 #[derive(Debug, Default)]
 pub(crate) struct HomeNames {
-    directories: Vec<(PathBuf, Option<HashSet<OsString>>)>,
+    /// A directory that cannot be listed is not among them, and one that does not exist has no names.
+    directories: Vec<(PathBuf, HashSet<OsString>)>,
     /// The mounts of the host, once somebody asks.
     mounts: OnceLock<MountTable>,
 }
@@ -166,15 +168,17 @@ pub(crate) struct HomeNames {
 impl HomeNames {
     /// Lists each home and those of its directories.
     pub(crate) fn read(homes: &[PathBuf]) -> Self {
-        let names = |directory: &Path| {
-            let entries = fs::read_dir(directory).ok()?;
+        let names = |directory: &Path| match fs::read_dir(directory) {
             // If one name cannot be read, the listing is incomplete: then nothing is known to be missing.
-            entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<_, _>>().ok()
+            Ok(entries) => entries.map(|entry| entry.map(|entry| entry.file_name())).collect(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(HashSet::new()),
+            Err(error) => Err(error),
         };
         let mut all = Self::default();
         for path in homes.iter().flat_map(|home| LISTED.iter().map(|name| clean(home.join(name)))) {
-            if all.may_exist(&path) {
-                let names = names(&path);
+            if all.may_exist(&path)
+                && let Ok(names) = names(&path)
+            {
                 all.directories.push((path, names));
             }
         }
@@ -194,9 +198,10 @@ impl HomeNames {
 
     /// Whether `path` may exist, as far as the listings say.
     pub(crate) fn may_exist(&self, path: &Path) -> bool {
-        let missing = |(directory, names): &(PathBuf, Option<HashSet<OsString>>)| {
-            let first = path.strip_prefix(directory).ok().and_then(|below| below.iter().next());
-            first.zip(names.as_ref()).is_some_and(|(first, names)| !names.contains(first))
+        let missing = |(directory, names): &(PathBuf, HashSet<OsString>)| {
+            let below = lexical::below(path, directory).and_then(|below| below.components().next());
+            // What is spelled otherwise is not looked up: `/home/me//.npm`.
+            matches!(below, Some(Component::Normal(first)) if !names.contains(first))
         };
         !self.directories.iter().any(missing)
     }
