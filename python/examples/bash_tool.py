@@ -27,7 +27,7 @@ SHOWN = 16_000  # characters of output that the model reads of one call
 def bash(session: kennel.Session, command: str, timeout: float = 120) -> str:
     """Runs one tool call and returns the text for the model."""
     try:
-        done = session.shell("main").run(command, timeout=min(timeout, 600), text=True)
+        done = session.shell("main").run(command, timeout=min(timeout, 600), text=True, truncate=True)
     except kennel.TimeoutExpired as expired:
         return f"{shortened(expired.output or '')}\n[timed out after {expired.timeout} s; the shell keeps its state]"
     parts = [shortened(done.stdout + done.stderr)]

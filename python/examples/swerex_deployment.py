@@ -95,7 +95,7 @@ class KennelRuntime(AbstractRuntime):
 
     async def _shell(self, name: str, snippet: str, timeout: float | None) -> BashObservation:
         try:
-            done = await self._session.shell(name).run(snippet, timeout=timeout)
+            done = await self._session.shell(name).run(snippet, timeout=timeout, truncate=True)
         except kennel.TimeoutExpired as expired:
             raise CommandTimeoutError(f"timeout after {expired.timeout} seconds while running {snippet!r}") from expired
         return BashObservation(output=_text(done.stdout) + _text(done.stderr), exit_code=done.returncode)
@@ -115,7 +115,7 @@ class KennelRuntime(AbstractRuntime):
         if command.merge_output_streams:
             words = ["/bin/sh", "-c", 'exec "$@" 2>&1', "sh", *words]
         try:
-            done = await self._session.run(words, timeout=command.timeout, env=command.env, cwd=command.cwd)
+            done = await self._session.run(words, timeout=command.timeout, env=command.env, cwd=command.cwd, truncate=True)
         except kennel.TimeoutExpired as expired:
             raise CommandTimeoutError(
                 f"timeout after {expired.timeout} seconds while running {command.command!r}"

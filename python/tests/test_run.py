@@ -217,11 +217,19 @@ def test_long_calls_and_long_output_pass(session):
 
 def test_output_beyond_the_cap_is_cut_and_said(face, tmp_path):
     with face.session(tmp_path, limits={"output": "1K"}) as small:
-        done = small.run(["head", "-c", "5000", "/dev/zero"])
-        assert done.outcome.truncated
-        assert done.stdout.startswith(b"\0" * 1024)
-        assert len(done.stdout) < 2048
-        assert not small.run(["head", "-c", "1024", "/dev/zero"]).outcome.truncated
+        with pytest.raises(kennel.OutputLimitExceeded, match=r"limits\.output") as cut:
+            small.run("head -c 5000 /dev/zero; exit 3", shell=True)
+        assert (cut.value.returncode, cut.value.stdout, cut.value.stderr) == (3, b"\0" * 1024, b"")
+        assert cut.value.outcome.stdout_bytes == 5000
+        assert "truncate=True" in cut.value.hint
+        done = small.run(["head", "-c", "5000", "/dev/zero"], check=True, truncate=True)
+        assert (done.truncated, done.stdout, done.outcome.stdout_bytes) == (True, b"\0" * 1024, 5000)
+        assert not small.run(["head", "-c", "1024", "/dev/zero"], check=True).truncated
+        assert not small.run(["echo", '"truncated":true']).truncated
+        # The cut is in the middle of a character.
+        script = "printf a; yes ä | tr -d '\\n' | head -c 5000"
+        done = small.run(script, shell=True, encoding="utf-8", truncate=True)
+        assert done.stdout == "a" + "ä" * 511 + "\ufffd"
 
 
 def test_endless_output_ends_with_the_timeout(session):
@@ -297,24 +305,35 @@ def test_a_variable_that_the_session_keeps_as_it_is_is_an_error(session):
     assert session.run("echo $HOME $A", shell=True, text=True, env={"HOME": home, "A": "1"}).stdout == f"{home} 1\n"
 
 
-def test_cut_output_has_no_words_of_kennel_and_is_an_error_with_check():
+def test_no_words_of_kennel_are_in_cut_output():
     with kennel.Session(limits={"output": "1K"}) as small:
-        done = small.run(["head", "-c", "5000", "/dev/zero"])
-        assert (done.truncated, done.stdout, done.outcome.stdout_bytes) == (True, b"\0" * 1024, 5000)
-        with pytest.raises(kennel.OutputTruncated) as cut:
-            small.run(["head", "-c", "5000", "/dev/zero"], check=True)
-        assert isinstance(cut.value, subprocess.CalledProcessError)
-        assert (cut.value.returncode, cut.value.stdout) == (0, b"\0" * 1024)
-        assert "limits.output" in str(cut.value)
-        assert pickle.loads(pickle.dumps(cut.value)).stdout == cut.value.stdout
-        assert not small.run(["head", "-c", "1024", "/dev/zero"], check=True).truncated
-        assert not small.run(["echo", '"truncated":true'], check=True).truncated
+        with pytest.raises(kennel.OutputLimitExceeded) as cut:
+            small.run(["head", "-c", "5000", "/dev/zero"])
+        assert pickle.loads(pickle.dumps(cut.value)).stdout == cut.value.stdout == b"\0" * 1024
+        with pytest.raises(kennel.OutputLimitExceeded) as one:
+            small.run(["head", "-c", "5000", "/dev/zero"], capture_output=False, stdout=subprocess.PIPE)
+        assert (one.value.stdout, one.value.stderr) == (b"\0" * 1024, None)
         with small.popen(["head", "-c", "5000", "/dev/zero"], stdout=subprocess.PIPE) as process:
             assert process.communicate()[0] == b"\0" * 1024
             assert process.outcome.truncated
         with small.shell() as shell:
-            said = shell.run("head -c 5000 /dev/zero")
+            with pytest.raises(kennel.OutputLimitExceeded):
+                shell.run("head -c 5000 /dev/zero")
+            said = shell.run("head -c 5000 /dev/zero", truncate=True)
             assert (said.truncated, said.stdout) == (True, b"\0" * 1024)
+
+
+def test_a_large_output_takes_as_much_memory_as_it_is_long():
+    script = """
+import kennel, resource
+with kennel.Session(profile="read-only") as session:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    done = session.run(["head", "-c", "60000000", "/dev/zero"])
+    assert len(done.stdout) == 60_000_000
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    grown = int(subprocess.run([sys.executable, "-c", script], check=True, capture_output=True).stdout)
+    assert grown < 1.2 * 60_000_000 / 1024
 
 
 def test_a_limit_that_nothing_holds_is_refused_or_told(tmp_path):

@@ -16,6 +16,7 @@ from kennel import _connection, _wire
 from kennel._wire import Argument
 from kennel.errors import (
     DirectoryError,
+    OutputLimitExceeded,
     PolicyError,
     ProgramError,
     ProgramNotFoundError,
@@ -145,6 +146,7 @@ def completed(
     encoding: tuple[str, str] | None,
     timeout: float | None,
     check: bool,
+    truncate: bool,
     cwd: Argument | None = None,
 ) -> Completed[Any]:
     """What `run` returns, or raises."""
@@ -160,14 +162,14 @@ def completed(
             number = 0
             if timeout is not None:
                 raise TimeoutExpired(args, timeout, _some(stdout, encoding), _some(stderr, encoding), outcome)
-    done = Completed(
-        args,
-        -number if number else code,
-        decoded(stdout, encoding),
-        decoded(stderr, encoding),
-        report=report,
-        message=end.message,
-    )
+    returncode = -number if number else code
+    done = Completed(args, returncode, report=report, message=end.message)
+    if done.truncated and (stdout, stderr) != (None, None):
+        done.stdout, done.stderr = _some(stdout, encoding), _some(stderr, encoding)
+        if not truncate:
+            raise OutputLimitExceeded(returncode, args, done.stdout, done.stderr, done.outcome)
+    else:
+        done.stdout, done.stderr = decoded(stdout, encoding), decoded(stderr, encoding)
     if check:
         done.check_returncode()
     return done

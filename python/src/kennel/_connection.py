@@ -179,14 +179,15 @@ def read_parts(descriptor: int, *lengths: int) -> list[bytes]:
     parts = []
     start = 0
     for length in lengths:
-        part = os.pread(descriptor, length, start) if length else b""
-        while len(part) < length:
-            more = os.pread(descriptor, length - len(part), start + len(part))
-            if not more:
+        end = start + length
+        pieces = []
+        # One call reads at most 2 GiB.
+        while start < end:
+            pieces.append(os.pread(descriptor, end - start, start))
+            if not pieces[-1]:
                 raise _wire.malformed()
-            part += more
-        parts.append(part)
-        start += length
+            start += len(pieces[-1])
+        parts.append(pieces[0] if len(pieces) == 1 else b"".join(pieces))
     return parts
 
 

@@ -94,7 +94,9 @@ class DetachedBase(Generic[S]):
             _connection.close_all(received)
         if not report:
             raise _connection.refusal(packet)
-        return _calls.completed(self.program, end, report, None, None, encoding=None, timeout=None, check=False)
+        return _calls.completed(
+            self.program, end, report, None, None, encoding=None, timeout=None, check=False, truncate=True
+        )
 
     def __repr__(self) -> str:
         return f"<kennel.{type(self).__name__} {self.id} {self.program!r}>"
@@ -108,7 +110,7 @@ class ShellBase(Generic[S]):
         self.name = name
 
     async def _run(
-        self, snippet: str | bytes, timeout: float | None, decode: tuple[str, str] | None, check: bool
+        self, snippet: str | bytes, timeout: float | None, decode: tuple[str, str] | None, check: bool, truncate: bool
     ) -> Completed[Any]:
         wishes = _wire.WANTS_REPORT | _wire.COLLECT
         call = _wire.call([self.name, snippet], timeout_ms=_wire.milliseconds(timeout), wishes=wishes)
@@ -119,7 +121,9 @@ class ShellBase(Generic[S]):
             # The shell may need a while to be interrupted, or to be replaced.
             late = None if timeout is None else timeout + _connection.MARGIN_SECONDS
             end, report, out, err = await self._session._collect(packet, given.sent, late)
-        return _calls.completed(snippet, end, report, out, err, encoding=decode, timeout=timeout, check=check)
+        return _calls.completed(
+            snippet, end, report, out, err, encoding=decode, timeout=timeout, check=check, truncate=truncate
+        )
 
     async def _close(self) -> None:
         await self._session._ask(_questions.end_shell(self.name))

@@ -148,7 +148,16 @@ class ProcessBase:
     def _finish(self) -> int:
         """Sets and returns the exit status, or raises the error of a command that did not start."""
         done = _calls.completed(
-            self.args, self._ended(), self._report, None, None, encoding=None, timeout=None, check=False, cwd=self._cwd
+            self.args,
+            self._ended(),
+            self._report,
+            None,
+            None,
+            encoding=None,
+            timeout=None,
+            check=False,
+            truncate=True,
+            cwd=self._cwd,
         )
         self.returncode = done.returncode
         return done.returncode

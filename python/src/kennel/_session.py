@@ -160,6 +160,7 @@ class SessionBase:
         errors: str | None,
         timeout: float | None,
         check: bool,
+        truncate: bool,
         env: Environment,
         cwd: Argument | None,
         shell: bool,
@@ -195,7 +196,9 @@ class SessionBase:
                 end, report, out, err = await self._communicate(
                     late, args, stdin=file, stdout=stdout, stderr=stderr, shell=shell, cwd=cwd, env=env, _timeout=timeout
                 )
-        return _calls.completed(args, end, report, out, err, encoding=decode, timeout=timeout, check=check, cwd=cwd)
+        return _calls.completed(
+            args, end, report, out, err, encoding=decode, timeout=timeout, check=check, truncate=truncate, cwd=cwd
+        )
 
     async def _communicate(self, late: float | None, args: Arguments, **keywords: Any) -> Collected:
         """Runs a command with streams of the caller's. `keywords` are those of `popen`."""

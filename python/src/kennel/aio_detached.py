@@ -62,9 +62,10 @@ class AsyncShell(ShellBase["AsyncSession"]):
         encoding: str | None = None,
         errors: str | None = None,
         check: bool = False,
+        truncate: bool = False,
     ) -> Completed[Any]:
         """Runs a snippet, as `Shell.run`. If the task is cancelled, the snippet is interrupted."""
-        return await self._run(snippet, timeout, _calls.encoding_of(text, encoding, errors), check)
+        return await self._run(snippet, timeout, _calls.encoding_of(text, encoding, errors), check, truncate)
 
     async def close(self) -> None:
         """Ends the shell with its jobs."""

@@ -69,12 +69,13 @@ class Shell(ShellBase["Session"]):
         encoding: str | None = None,
         errors: str | None = None,
         check: bool = False,
+        truncate: bool = False,
     ) -> Completed[Any]:
         """Runs a snippet. After `timeout` seconds it is interrupted, and the shell keeps its state.
 
         `directory` of the result is the shell's directory afterwards.
         """
-        return now(self._run(snippet, timeout, _calls.encoding_of(text, encoding, errors), check))
+        return now(self._run(snippet, timeout, _calls.encoding_of(text, encoding, errors), check, truncate))
 
     def close(self) -> None:
         """Ends the shell with its jobs."""

@@ -208,17 +208,35 @@ class CalledProcessError(subprocess.CalledProcessError):
         return type(self), (self.returncode, self.cmd, self.output, self.stderr, self.outcome)
 
 
-class OutputTruncated(CalledProcessError):
-    """The session discarded output beyond its cap, and the caller asked for `check=True`.
+class OutputLimitExceeded(Error):
+    """A command wrote more than the session keeps. It has the output up to there, unless the call has `truncate=True`.
 
-    `stdout` and `stderr` have the beginning. `outcome.stdout_bytes` and `outcome.stderr_bytes` say how much there was.
+    `stdout` and `stderr` are the beginning: bytes, or text if the call asked for that. `outcome.stdout_bytes` and
+    `outcome.stderr_bytes` say how much there was.
     """
 
-    def __str__(self) -> str:
-        words = [f"output of command {self.cmd!r} was cut: it wrote more than the session keeps (limits.output)"]
-        if self.returncode:
-            words.append(subprocess.CalledProcessError.__str__(self))
-        return "\n".join([*words, *(str(denial) for denial in self.denials)])
+    def __init__(
+        self,
+        returncode: int,
+        cmd: Any,
+        stdout: Any = None,
+        stderr: Any = None,
+        outcome: Outcome | None = None,
+    ) -> None:
+        super().__init__(
+            f"command {cmd!r} wrote more than the session keeps of its output (limits.output)",
+            hint="raise limits.output, or take the beginning with truncate=True",
+        )
+        self.returncode = returncode
+        """As `subprocess` has it. The command ran to its end, unless a limit of the policy ended it."""
+        self.cmd = cmd
+        self.stdout = stdout
+        self.stderr = stderr
+        self.outcome = outcome
+        """The report of the command."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.returncode, self.cmd, self.stdout, self.stderr, self.outcome)
 
 
 class WorkspaceNotFoundError(_OSError, SessionError, FileNotFoundError):

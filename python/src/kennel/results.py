@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from kennel import _remedy, _wire
-from kennel.errors import CalledProcessError, OutputTruncated
+from kennel.errors import CalledProcessError
 
 _T = TypeVar("_T")
 
@@ -205,14 +205,15 @@ class Completed(subprocess.CompletedProcess[_T]):
 
     @property
     def truncated(self) -> bool:
-        """Whether output beyond the cap was discarded: `limits.output` of the policy, or 64 MiB of each stream."""
+        """Whether output beyond the cap was discarded: `limits.output` of the policy, or 64 MiB of each stream.
+
+        A call without `truncate=True` raises `kennel.OutputLimitExceeded` instead.
+        """
         # The key of the report; inside of a string its quotes would be escaped.
         return b'"truncated":true' in self._report
 
     def check_returncode(self) -> None:
-        """Raises `kennel.CalledProcessError` if the command failed, or `kennel.OutputTruncated` if its output was cut."""
-        if self.truncated:
-            raise OutputTruncated(self.returncode, self.args, self.stdout, self.stderr, self.outcome)
+        """Raises `kennel.CalledProcessError` if the command failed."""
         if self.returncode:
             raise CalledProcessError(self.returncode, self.args, self.stdout, self.stderr, self.outcome)
 

@@ -104,6 +104,7 @@ class Session(SessionBase):
         errors: str | None = None,
         timeout: float | None = None,
         check: bool = False,
+        truncate: bool = False,
         env: Environment = None,
         cwd: Argument | None = None,
         shell: bool = False,
@@ -115,7 +116,8 @@ class Session(SessionBase):
 
         What differs: output is captured unless `capture_output=False`, stdin is `/dev/null` unless you give one, `env` adds
         to the variables of the session, and `cwd` is a path inside. After `timeout` seconds the session kills the command
-        with everything that it started.
+        with everything that it started. If the command writes more than the session keeps, `OutputLimitExceeded` has the
+        beginning; with `truncate=True` the result has it.
 
         >>> with Session() as s:
         ...     s.run("cat; exit 3", shell=True, input=b"abc")
@@ -131,6 +133,7 @@ class Session(SessionBase):
                 errors=errors,
                 timeout=timeout,
                 check=check,
+                truncate=truncate,
                 env=env,
                 cwd=cwd,
                 shell=shell,

@@ -148,6 +148,7 @@ class KennelSandboxEnvironment(SandboxEnvironment):
                     cwd=None if cwd is None else self._path(cwd),
                     env=env,
                     timeout=timeout,
+                    truncate=True,
                 )
             except kennel.TimeoutExpired as expired:
                 raise _timed_out(expired, timeout) from expired
