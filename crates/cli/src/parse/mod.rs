@@ -30,14 +30,21 @@ const NOT_UTF8: &str = "is not UTF-8";
 /// Words that the parser does not understand, and requests for help or the version.
 pub(crate) fn parse(typed: &[OsString]) -> Result<Arguments, clap::Error> {
     let words = typed.get(1..).unwrap_or_default();
-    // `run` and `exec` start very often. Building the flags of all commands takes as long as starting a
-    // process, so build only those of this command.
+    // `run` and `exec` start very often, and `--version` is how programs see whether Kennel is there. Building
+    // the flags of all commands takes as long as starting a process, so build only those of this command.
     let verb = match words.first().and_then(|verb| verb.to_str()) {
         Some("run") => parse_one::<Run>(words).map(Verb::Run),
         Some("exec") if lacks_name(words) => {
             return Err(Arguments::command().error(ErrorKind::MissingRequiredArgument, NO_NAME));
         }
         Some("exec") => parse_one::<Exec>(words).map(Verb::Exec),
+        Some("--version" | "-V") => {
+            let version = Command::new("kennel").version(env!("CARGO_PKG_VERSION"));
+            match version.try_get_matches_from(typed) {
+                Err(said) if said.kind() == ErrorKind::DisplayVersion => return Err(said),
+                _ => None,
+            }
+        }
         _ => None,
     };
     match verb {
