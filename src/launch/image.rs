@@ -19,7 +19,7 @@ use crate::launch::control::socket_pair;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::shortage;
-use crate::sys::birth::{Born, CloneError, Placement, SpawnOptions, Users};
+use crate::sys::birth::{Birth, Born, CloneError, Placement, SpawnOptions, Users};
 use crate::sys::own_path;
 use crate::sys::{birth, without_sigxfsz};
 
@@ -48,16 +48,49 @@ impl Images {
         Ok(Self { options, sealed, on_disk: OnceLock::new() })
     }
 
-    /// Starts a process of the init program, which waits for its role on a new control socket.
+    /// Begins to start a process of the init program, which waits for its role on a new control socket.
     ///
     /// # Errors
     /// The step that failed, with a remedy. No process is left.
-    pub(crate) fn spawn(&self, placement: Placement<'_>) -> Result<SpawnedInit, Error> {
+    pub(crate) fn begin(&self, placement: Placement<'_>) -> Result<SpawnedInit, Error> {
         // socketpair(2): the control socket. The child gets its end as descriptor 0.
         let (control, child_end) = socket_pair().map_err(Error::io("make the control socket"))?;
         // clone(2) with new user and pid namespaces, then execveat(2) of the image.
-        let Born { pidfd, pid, is_in_group } = self.execute(child_end.as_fd(), placement)?;
-        Ok(SpawnedInit { control, pidfd, pid, is_in_group })
+        let begun = birth::begin_inside(self.current()?.as_fd(), child_end.as_fd(), self.options, placement);
+        let (Born { pidfd, pid, is_in_group }, birth) =
+            begun.map_err(|error| birth_error(error, self.options.users))?;
+        Ok(SpawnedInit { control, pidfd, pid, is_in_group, birth })
+    }
+
+    /// The image to execute: the memfd, or the file on disk once the host has refused to execute the memfd.
+    fn current(&self) -> Result<&Image, Error> {
+        match (self.on_disk.get(), &self.sealed) {
+            (Some(image), _) | (None, Some(image)) => Ok(image),
+            (None, None) => self.use_disk(),
+        }
+    }
+
+    fn use_disk(&self) -> Result<&Image, Error> {
+        let image =
+            Image::on_disk().map_err(|error| birth_error(CloneError::Exec(error), self.options.users))?;
+        // If another thread was faster, its image is the same.
+        Ok(self.on_disk.get_or_init(|| image))
+    }
+
+    /// After a process could not execute the image: whether the next one may, from a file on disk. An older
+    /// kernel with `vm.memfd_noexec`, or a security module, refuses to execute a memfd.
+    ///
+    /// # Errors
+    /// The reason, with a remedy, if there is no other image.
+    pub(crate) fn after(&self, error: CloneError) -> Result<(), Error> {
+        match error {
+            CloneError::Exec(error)
+                if error.kind() == io::ErrorKind::PermissionDenied && self.on_disk.get().is_none() =>
+            {
+                self.use_disk().map(drop)
+            }
+            error => Err(birth_error(error, self.options.users)),
+        }
     }
 
     /// Writes the id maps of init if it needs a second id: see [`SpawnOptions::reader`].
@@ -75,28 +108,6 @@ impl Images {
         write("uid_map", geteuid().as_raw())?;
         write("gid_map", getegid().as_raw())
     }
-
-    /// Executes the memfd, or the file on disk once the host has refused to execute the memfd.
-    fn execute(&self, control: BorrowedFd<'_>, placement: Placement<'_>) -> Result<Born, Error> {
-        if let Some(sealed) = self.sealed.as_ref().filter(|_| self.on_disk.get().is_none()) {
-            match birth::spawn_inside(sealed.as_fd(), control, self.options, placement) {
-                // An older kernel with that setting, or a security module, refuses to execute a memfd.
-                Err(CloneError::Exec(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
-                born => return born.map_err(|error| birth_error(error, self.options.users)),
-            }
-        }
-        let image = match self.on_disk.get() {
-            Some(image) => image,
-            None => {
-                let image = Image::on_disk()
-                    .map_err(|error| birth_error(CloneError::Exec(error), self.options.users))?;
-                // If another thread was faster, its image is the same.
-                self.on_disk.get_or_init(|| image)
-            }
-        };
-        birth::spawn_inside(image.as_fd(), control, self.options, placement)
-            .map_err(|error| birth_error(error, self.options.users))
-    }
 }
 
 /// A process of the init program. It waits for its role.
@@ -107,6 +118,8 @@ pub(crate) struct SpawnedInit {
     pub(crate) pid: i32,
     /// Whether clone3(2) put it into the cgroup of its placement.
     pub(crate) is_in_group: bool,
+    /// Until it has executed the image.
+    pub(crate) birth: Birth,
 }
 
 /// The init program as an executable descriptor. It has no path, so no other process can replace it.

@@ -25,6 +25,7 @@ use crate::launch::shared::Mark;
 use crate::protect::mount_snapshot::{MountChange, MountSnapshot};
 use crate::protect::watch::Watch;
 use crate::sys;
+use crate::sys::birth::Birth;
 use crate::sys::packet;
 use crate::sys::reap::RuntimeHome;
 
@@ -50,6 +51,8 @@ pub(crate) struct Inside {
     pid: u32,
     /// Whether init is a child of this process, which must then reap it.
     is_child: bool,
+    /// Until init is known to have executed its image.
+    birth: Option<Birth>,
     /// The runtime that waits for its end, if it is dropped before that.
     home: RuntimeHome,
     /// The paths to restore once everything inside has ended, however it ends.
@@ -85,6 +88,7 @@ impl Inside {
             pidfd: None,
             pid: 0,
             is_child: false,
+            birth: None,
             home: RuntimeHome::here(),
             watches: Arc::default(),
             mount_snapshot: MountSnapshot::default(),
@@ -193,10 +197,21 @@ pub(crate) struct WaitingInit(Inside);
 
 impl WaitingInit {
     /// For a child of this process, in this cgroup.
-    pub(crate) fn child(control: OwnedFd, pidfd: OwnedFd, leaf: Option<Leaf>) -> Self {
+    pub(crate) fn child(control: OwnedFd, pidfd: OwnedFd, leaf: Option<Leaf>, birth: Birth) -> Self {
         let mut inside = Inside::new(control);
         (inside.pidfd, inside.is_child, inside.leaf) = (Some(Arc::new(pidfd)), true, leaf);
+        inside.birth = Some(birth);
         Self(inside)
+    }
+
+    /// Takes what tells whether it has executed its image.
+    pub(crate) fn take_birth(&mut self) -> Option<Birth> {
+        self.0.birth.take()
+    }
+
+    /// Takes its cgroup, for another init.
+    pub(crate) fn take_leaf(&mut self) -> Option<Leaf> {
+        self.0.leaf.take()
     }
 
     /// Makes it the init of a one-shot, whose plan fits these mounts.

@@ -1,7 +1,8 @@
 //! Starts: one function for each kind. Each call blocks its thread for about as long as posix_spawn(3).
 //!
 //! Every start has two halves. `begin_…` creates init, which makes its namespaces at once; meanwhile this
-//! program compiles the rest of the policy. `hand_over_…` sends the compiled plan, which init carries out.
+//! program compiles the rest of the policy. `hand_over_…` waits until init has executed its image, and sends
+//! the compiled plan, which init carries out.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -18,7 +19,7 @@ use crate::plan::Section;
 use crate::plan::bridge::BridgePlan;
 use crate::report::error::Error;
 use crate::report::error::overlay::OverlayError;
-use crate::sys::birth::Placement;
+use crate::sys::birth::{Birth, Placement};
 
 // A one-shot: a sandbox for one command. Its init then waits for the request.
 
@@ -57,7 +58,8 @@ pub(crate) fn hand_over_one_shot(
     prepared: &Prepared,
     own_steps: Option<&Memfd>,
 ) -> Result<PlannedInit, Error> {
-    let init = init.planned(prepared.compiled.one_shot_mounts.now());
+    let role = Role::OneShot { namespaces: &prepared.compiled.steps.namespaces.bytes };
+    let init = executed(init, &prepared.images, &role)?.planned(prepared.compiled.one_shot_mounts.now());
     let plan = prepared.plan().map_err(Error::io("hand over the plan"))?;
     send_plan(&init, plan, own_steps)?;
     Ok(init)
@@ -84,19 +86,21 @@ pub(crate) fn begin_session(
 }
 
 /// The second half: sends the plan.
-pub(crate) fn hand_over_session(zygote: &WaitingInit, prepared: &Prepared) -> Result<(), Error> {
+pub(crate) fn hand_over_session(zygote: WaitingInit, prepared: &Prepared) -> Result<WaitingInit, Error> {
+    let role = Role::Zygote { namespaces: &prepared.compiled.steps.namespaces.bytes };
+    let zygote = executed(zygote, &prepared.images, &role)?;
     let plan = prepared.plan().map_err(Error::io("hand over the plan"))?;
-    send_plan(zygote, plan, None)
+    send_plan(&zygote, plan, None)?;
+    Ok(zygote)
 }
 
 // A bridge to another proxy, which then waits for its listener.
 
 /// Starts a bridge: both halves at once, because its plan is small.
 pub(crate) fn start_bridge(images: &Images, plan: &BridgePlan) -> Result<WaitingInit, Error> {
-    // clone(2) and execveat(2). A bridge has no cgroup: it is no part of a command.
-    let SpawnedInit { control, pidfd, .. } = images.spawn(Placement::Namespaces)?;
-    let bridge = WaitingInit::child(control, pidfd, None);
-    send_role(&bridge, &Role::Bridge { namespaces: &plan.namespaces.bytes })?;
+    // A bridge has no cgroup: it is no part of a command.
+    let role = Role::Bridge { namespaces: &plan.namespaces.bytes };
+    let bridge = executed(begin(images, &role, None)?, images, &role)?;
 
     // memfd_create(2): the plan. A bridge runs no command, so two of the four sections are empty.
     let mut bytes = Vec::new();
@@ -112,8 +116,8 @@ pub(crate) fn start_bridge(images: &Images, plan: &BridgePlan) -> Result<Waiting
 fn begin(images: &Images, role: &Role<'_>, leaf: Option<Leaf>) -> Result<WaitingInit, Error> {
     // clone3(2) with CLONE_INTO_CGROUP, then execveat(2).
     let placement = leaf.as_ref().map_or(Placement::Namespaces, |leaf| Placement::Group(leaf.as_fd()));
-    let SpawnedInit { control, pidfd, pid, is_in_group } = images.spawn(placement)?;
-    let init = WaitingInit::child(control, pidfd, leaf);
+    let SpawnedInit { control, pidfd, pid, is_in_group, birth } = images.begin(placement)?;
+    let init = WaitingInit::child(control, pidfd, leaf, birth);
 
     // cgroup.procs of cgroups(7), on Linux before 5.7. It comes before the role: init makes its cgroup
     // namespace next, whose root is the cgroup that it is in, see cgroup_namespaces(7).
@@ -126,6 +130,15 @@ fn begin(images: &Images, role: &Role<'_>, leaf: Option<Leaf>) -> Result<Waiting
 
     send_role(&init, role)?;
     Ok(init)
+}
+
+/// Waits until init has executed its image. If the host does not execute that one, starts init once more.
+fn executed(mut init: WaitingInit, images: &Images, role: &Role<'_>) -> Result<WaitingInit, Error> {
+    let Some(Err(error)) = init.take_birth().map(Birth::executed) else { return Ok(init) };
+    images.after(error)?;
+    let leaf = init.take_leaf();
+    drop(init);
+    executed(begin(images, role, leaf)?, images, role)
 }
 
 /// sendmsg(2): the first message tells init what it is, and which namespaces to make.

@@ -35,7 +35,7 @@ use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::sys::birth;
-use crate::sys::birth::{CloneError, Placement, SpawnOptions, Users};
+use crate::sys::birth::{Birth, CloneError, Placement, SpawnOptions, Users};
 use crate::view::inputs::SandboxKind;
 
 /// Whether a memfd can be executed.
@@ -58,11 +58,13 @@ pub(crate) fn execute_memfd(options: SpawnOptions) -> Execution {
         // With vm.memfd_noexec=2 the kernel refuses to create an executable memfd.
         Err(error) => return refused(error),
     };
-    match birth::spawn_inside(image.as_fd(), child_end.as_fd(), options, Placement::Namespaces) {
-        Ok(child) => {
-            drop(WaitingInit::child(own_end, child.pidfd, None));
-            Execution::Works
-        }
+    let begun = birth::begin_inside(image.as_fd(), child_end.as_fd(), options, Placement::Namespaces);
+    let executed = begun.and_then(|(child, birth)| {
+        let mut init = WaitingInit::child(own_end, child.pidfd, None, birth);
+        init.take_birth().map_or(Ok(()), Birth::executed)
+    });
+    match executed {
+        Ok(()) => Execution::Works,
         Err(CloneError::Exec(error)) => refused(error),
         Err(CloneError::Clone(_) | CloneError::Keep(_)) => Execution::Unknown,
     }

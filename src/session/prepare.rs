@@ -57,7 +57,7 @@ pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> 
         prepared.set_ask(ask);
     }
     let span = tracing::info_span!("session", name = trail.session(), workspace = %workspace.display());
-    start::hand_over_session(&init, &prepared)?;
+    let init = start::hand_over_session(init, &prepared)?;
     let prepared = Arc::new(prepared);
     let log = Arc::new(SessionLog::new(trail, span));
     let mut zygote = Zygote::new(init, Arc::clone(&prepared), groups, mounts, ready, Arc::clone(&log));

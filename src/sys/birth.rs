@@ -1,9 +1,13 @@
-//! Starts the inside with a vfork-like clone. Until it executes the image, the child borrows the memory of
-//! this program, so it must not allocate or take a lock.
+//! Starts the inside with a clone that copies nothing. Until it executes the image, the child borrows the memory
+//! of this program, so it must not allocate, take a lock, or touch what belongs to a thread.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::{io, ptr};
 
 use nix::errno::Errno;
@@ -95,15 +99,67 @@ pub(crate) enum CloneError {
 }
 
 /// What the child needs between clone(2) and execveat(2), and where it stores the reason of a failure.
-struct Birth<'k> {
+#[derive(Debug)]
+struct Lent {
     image: RawFd,
     control: RawFd,
     /// Capabilities that the child keeps.
-    capabilities: &'k [u32],
+    capabilities: Vec<u32>,
     /// Whether the child stays in the caller's user namespace.
     is_callers: bool,
-    kept: bool,
-    errno: c_int,
+    kept: AtomicBool,
+    errno: AtomicI32,
+    /// The kernel clears it once the child does not use this memory any more: CLONE_CHILD_CLEARTID.
+    is_borrowed: AtomicU32,
+}
+
+/// A process on its way into the image. Until then it borrows memory of this program.
+///
+/// The caller goes on meanwhile, and a new process begins on an idle processor. With CLONE_VFORK the two would
+/// share one: the kernel wakes the caller where the child runs, and a small machine leaves both there.
+#[derive(Debug)]
+pub(crate) struct Birth {
+    lent: Arc<Lent>,
+    stack: NonNull<[MaybeUninit<u8>; STACK]>,
+}
+
+// SAFETY: only the child uses the stack, and its owner frees it after that.
+unsafe impl Send for Birth {}
+// SAFETY: a reference gives nobody the stack.
+unsafe impl Sync for Birth {}
+
+impl Birth {
+    /// Waits until the process has executed the image.
+    ///
+    /// # Errors
+    /// It could not, and has ended, or is about to.
+    pub(crate) fn executed(self) -> Result<(), CloneError> {
+        self.wait();
+        match self.lent.errno.load(Acquire) {
+            0 => Ok(()),
+            errno => {
+                let why = if self.lent.kept.load(Acquire) { CloneError::Exec } else { CloneError::Keep };
+                Err(why(io::Error::from_raw_os_error(errno)))
+            }
+        }
+    }
+
+    /// futex(2) on the word that the kernel clears.
+    fn wait(&self) {
+        let word = &self.lent.is_borrowed;
+        while word.load(Acquire) != 0 {
+            // SAFETY: the word is live. The call only sleeps while it is 1.
+            unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, 1, ptr::null::<u8>()) };
+        }
+    }
+}
+
+impl Drop for Birth {
+    fn drop(&mut self) {
+        self.wait();
+        // SAFETY: it came from `Box::leak`, and the child does not use it any more.
+        drop(unsafe { Box::from_raw(self.stack.as_ptr()) });
+    }
 }
 
 /// A process that was started.
@@ -128,19 +184,19 @@ pub(crate) enum Placement<'g> {
     Beside,
 }
 
-/// Starts the image with `control` as its descriptor 0.
+/// Begins to start the image with `control` as its descriptor 0. The process has its own copies of both
+/// descriptors.
 ///
-/// This never copies the calling program: the child borrows its memory (CLONE_VM) while the calling thread
-/// sleeps (CLONE_VFORK). So the cost does not depend on the size of the program.
-pub(crate) fn spawn_inside(
+/// This never copies the calling program: the child borrows its memory (CLONE_VM). So the cost does not depend
+/// on the size of the program.
+pub(crate) fn begin_inside(
     image: BorrowedFd<'_>,
     control: BorrowedFd<'_>,
     options: SpawnOptions,
     placement: Placement<'_>,
-) -> Result<Born, CloneError> {
-    let mut stack = Box::new([MaybeUninit::<u8>::uninit(); STACK]);
+) -> Result<(Born, Birth), CloneError> {
     let is_beside = matches!(placement, Placement::Beside);
-    let capabilities = &*if is_beside {
+    let capabilities = if is_beside {
         if geteuid().is_root() { REAPER_CAPABILITIES.to_vec() } else { Vec::new() }
     } else {
         let of_overlays: &[u32] = if options.overlays { &OVERLAY_CAPABILITIES } else { &[] };
@@ -149,80 +205,101 @@ pub(crate) fn spawn_inside(
         let of_workers: &[u32] = if options.overtakes { &[DAC_READ_SEARCH] } else { &[] };
         [&INSIDE_CAPABILITIES, of_overlays, entering, of_workers, of_reader].concat()
     };
-    let is_callers = is_beside || options.users == Users::Callers;
-    let (image, control) = (image.as_raw_fd(), control.as_raw_fd());
-    let mut birth = Birth { image, control, capabilities, is_callers, kept: false, errno: 0 };
-    let mut pidfd: c_int = -1;
+    let lent = Arc::new(Lent {
+        image: image.as_raw_fd(),
+        control: control.as_raw_fd(),
+        capabilities,
+        is_callers: is_beside || options.users == Users::Callers,
+        kept: AtomicBool::new(false),
+        errno: AtomicI32::new(0),
+        is_borrowed: AtomicU32::new(0),
+    });
+    let stack = NonNull::from(Box::leak(Box::new([MaybeUninit::<u8>::uninit(); STACK])));
+    let birth = Birth { lent, stack };
     // The child shares the memory of the embedding program, so none of its signal handlers may run there.
     let before = SigSet::all()
         .thread_swap_mask(SigmaskHow::SIG_SETMASK)
         .map_err(|errno| CloneError::Clone(errno.into()))?;
     let users = if options.users == Users::Own { libc::CLONE_NEWUSER } else { 0 };
     let of_its_own = users | libc::CLONE_NEWPID;
-    let born = match placement {
-        Placement::Beside => clone_vfork(0, &mut stack, &mut birth, &mut pidfd).map(|pid| (pid, true)),
-        Placement::Namespaces => {
-            clone_vfork(of_its_own, &mut stack, &mut birth, &mut pidfd).map(|pid| (pid, true))
-        }
-        Placement::Group(group) => match clone_into(group, of_its_own, &mut stack, &mut birth, &mut pidfd) {
+    let begun = match placement {
+        Placement::Beside => birth.begin(None, 0),
+        Placement::Namespaces => birth.begin(None, of_its_own),
+        Placement::Group(group) => match birth.begin(Some(group), of_its_own) {
             // The kernel is older than 5.7, or a seccomp filter around this program hides clone3(2).
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
-                clone_vfork(of_its_own, &mut stack, &mut birth, &mut pidfd).map(|pid| (pid, false))
+                birth.begin(None, of_its_own).map(|born| Born { is_in_group: false, ..born })
             }
-            born => born.map(|pid| (pid, true)),
+            begun => begun,
         },
     };
     // Restoring the previous mask cannot fail.
     let _ = before.thread_set_mask();
-    let (pid, is_in_group) = born.map_err(CloneError::Clone)?;
-    // SAFETY: with CLONE_PIDFD a successful clone stored a new descriptor there, and nothing else owns it.
-    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    if birth.errno != 0 {
-        let _ = reap_blocking(&pidfd);
-        let why = if birth.kept { CloneError::Exec } else { CloneError::Keep };
-        return Err(why(io::Error::from_raw_os_error(birth.errno)));
-    }
-    Ok(Born { pidfd, pid, is_in_group })
+    Ok((begun.map_err(CloneError::Clone)?, birth))
 }
 
-fn clone_vfork(
+impl Birth {
+    /// clone(2) with these namespaces, or clone3(2) into `group`.
+    fn begin(&self, group: Option<BorrowedFd<'_>>, namespaces: c_int) -> io::Result<Born> {
+        let mut pidfd: c_int = -1;
+        self.lent.is_borrowed.store(1, Relaxed);
+        let begun = match group {
+            None => clone_beside(namespaces, self.stack, &self.lent, &mut pidfd),
+            Some(group) => clone_into(group, namespaces, self.stack, &self.lent, &mut pidfd),
+        };
+        if begun.is_err() {
+            // There is no child.
+            self.lent.is_borrowed.store(0, Relaxed);
+        }
+        Ok(Born { pid: begun?, pidfd: received(pidfd), is_in_group: true })
+    }
+}
+
+const BORROWS: c_int = libc::CLONE_VM | libc::CLONE_PIDFD | libc::CLONE_CHILD_CLEARTID;
+
+fn clone_beside(
     namespaces: c_int,
-    stack: &mut [MaybeUninit<u8>; STACK],
-    birth: &mut Birth<'_>,
+    stack: NonNull<[MaybeUninit<u8>; STACK]>,
+    lent: &Arc<Lent>,
     pidfd: &mut c_int,
 ) -> io::Result<c_int> {
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD | namespaces;
-    let top: *mut c_void = stack.as_mut_ptr_range().end.cast();
-    // SAFETY: stack, birth and pidfd outlive the child's use of them, because CLONE_VFORK keeps this thread
-    // asleep until the child has executed or ended; `child_main` never returns into Rust code of the parent.
+    let flags = BORROWS | libc::SIGCHLD | namespaces;
+    let top: *mut c_void = stack.as_ptr().wrapping_add(1).cast();
+    let argument = Arc::as_ptr(lent).cast_mut().cast();
+    let no_storage = ptr::null_mut::<c_void>();
+    let word = lent.is_borrowed.as_ptr();
+    // SAFETY: stack and lent memory outlive the child's use of them, because `Birth` waits for that before it
+    // frees them. The kernel stores the pidfd before the call returns. `child_main` never returns into Rust code
+    // of the parent.
     let pid =
-        unsafe { libc::clone(child_main, top, flags, ptr::from_mut(birth).cast(), ptr::from_mut(pidfd)) };
+        unsafe { libc::clone(child_main, top, flags, argument, ptr::from_mut(pidfd), no_storage, word) };
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
 }
 
-/// clone3(CLONE_INTO_CGROUP): like [`clone_vfork`], but the child starts in `group`. libc has no wrapper.
+/// clone3(CLONE_INTO_CGROUP): like [`clone_beside`], but the child starts in `group`. libc has no wrapper.
 /// Linux 5.7.
 fn clone_into(
     group: BorrowedFd<'_>,
     namespaces: c_int,
-    stack: &mut [MaybeUninit<u8>; STACK],
-    birth: &mut Birth<'_>,
+    stack: NonNull<[MaybeUninit<u8>; STACK]>,
+    lent: &Arc<Lent>,
     pidfd: &mut c_int,
 ) -> io::Result<c_int> {
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | namespaces;
-    let base = stack.as_mut_ptr();
+    let flags = BORROWS | namespaces;
+    let base = stack.as_ptr().cast::<u8>();
     // SAFETY: all-zero bytes are a valid value of this plain record.
     let mut wanted: libc::clone_args = unsafe { std::mem::zeroed() };
     wanted.flags = u64::from(flags.cast_unsigned()) | INTO_CGROUP;
     wanted.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
     wanted.pidfd = ptr::from_mut(pidfd).expose_provenance() as u64;
+    wanted.child_tid = lent.is_borrowed.as_ptr().expose_provenance() as u64;
     wanted.stack = base.expose_provenance() as u64;
     // The ABI aligns the stack to 16 bytes before a call.
     wanted.stack_size = (STACK - base.wrapping_add(STACK).addr() % 16) as u64;
     wanted.cgroup = u64::from(group.as_raw_fd().cast_unsigned());
     let answer: i64;
     // SAFETY: the record is live and has its true size. What it refers to outlives the child's use, as in
-    // `clone_vfork`. The child has all registers except rax, rcx and r11, and its own stack, from which
+    // `clone_beside`. The child has all registers except rax, rcx and r11, and its own stack, from which
     // nothing returns: it calls `child_main` and exits. In the parent the instructions after the call change
     // nothing.
     unsafe {
@@ -243,7 +320,7 @@ fn clone_into(
             in("rdi") &raw const wanted,
             in("rsi") size_of::<libc::clone_args>(),
             in("r12") child_main as extern "C" fn(*mut c_void) -> c_int,
-            in("r13") ptr::from_mut(birth),
+            in("r13") Arc::as_ptr(lent),
             lateout("rcx") _,
             lateout("r11") _,
         );
@@ -304,13 +381,17 @@ extern "C" fn end_at_once(_: *mut c_void) -> c_int {
 extern "C" fn mount_overlay(options: *mut c_void) -> c_int {
     let kind = c"overlay".as_ptr();
     let flags = libc::MS_RDONLY;
+    let words = [kind.expose_provenance(), c"/etc".as_ptr().expose_provenance(), kind.expose_provenance()]
+        .map(|address| address as u64);
+    let [from, at, kind] = words;
     // SAFETY: mount(2) with C strings that outlive the call.
-    let mounted = unsafe { libc::syscall(libc::SYS_mount, kind, c"/etc".as_ptr(), kind, flags, options) };
-    errno_of(mounted).err().unwrap_or_default()
+    unsafe { call(libc::SYS_mount, [from, at, kind, flags, options.expose_provenance() as u64]) }
+        .err()
+        .unwrap_or_default()
 }
 
-/// waitid(P_PIDFD) for a child that is about to end: CLONE_VFORK wakes the parent shortly before the child is
-/// a zombie. Returns its exit status.
+/// waitid(P_PIDFD) for a child that is about to end: the kernel gives its memory back shortly before the child
+/// is a zombie. Returns its exit status.
 fn reap_blocking(pidfd: &OwnedFd) -> c_int {
     loop {
         match waitid(Id::PIDFd(pidfd.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::__WALL) {
@@ -322,17 +403,19 @@ fn reap_blocking(pidfd: &OwnedFd) -> c_int {
     }
 }
 
-// What the child does before it executes the image. It borrows the memory of its sleeping parent, so it only
-// makes raw system calls: no allocation, no lock.
+// What the child does before it executes the image. It borrows the memory of its parent, whose threads run
+// meanwhile, so it only makes raw system calls: no allocation, no lock, no errno.
 
-/// Main function of the child. Its argument is a live [`Birth`].
+/// Main function of the child. Its argument is a live [`Lent`].
 pub(crate) extern "C" fn child_main(argument: *mut c_void) -> c_int {
-    // SAFETY: `clone_vfork` passed its live `Birth`, and nothing else touches it while the parent sleeps.
-    let birth = unsafe { &mut *argument.cast::<Birth<'_>>() };
-    let rootless = if birth.is_callers { without_root() } else { Ok(()) };
-    let kept = rootless.and_then(|()| keep_capabilities(birth.capabilities));
-    birth.kept = kept.is_ok();
-    birth.errno = kept.and_then(|()| execute(birth)).err().unwrap_or_default();
+    // SAFETY: it is the live `Lent` of a `Birth`, which waits for this process before it frees it.
+    let lent = unsafe { &*argument.cast::<Lent>() };
+    let rootless = if lent.is_callers { without_root() } else { Ok(()) };
+    let kept = rootless.and_then(|()| keep_capabilities(&lent.capabilities));
+    lent.kept.store(kept.is_ok(), Release);
+    if let Err(errno) = kept.and_then(|()| execute(lent)) {
+        lent.errno.store(errno, Release);
+    }
     1
 }
 
@@ -340,16 +423,17 @@ pub(crate) extern "C" fn child_main(argument: *mut c_void) -> c_int {
 /// capability by execveat(2), not only the kept ones. In a new user namespace the uid is not mapped yet, and
 /// only root gets any.
 fn without_root() -> Result<(), c_int> {
-    const NOROOT: libc::c_long = 1;
+    const NOROOT: u64 = 1;
     // SAFETY: geteuid(2) changes nothing.
-    if unsafe { libc::syscall(libc::SYS_geteuid) } != 0 {
+    if unsafe { call(libc::SYS_geteuid, [0; 5]) }? != 0 {
         return Ok(());
     }
-    // SAFETY: prctl(2) with integer arguments only.
-    let bits = unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_SECUREBITS, 0, 0, 0, 0) };
-    errno_of(bits)?;
-    // SAFETY: as above.
-    errno_of(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_SECUREBITS, bits | NOROOT, 0, 0, 0) })
+    let prctl = |option: c_int, value: u64| {
+        // SAFETY: prctl(2) with integer arguments only.
+        unsafe { call(libc::SYS_prctl, [option.cast_unsigned().into(), value, 0, 0, 0]) }
+    };
+    let bits = prctl(libc::PR_GET_SECUREBITS, 0)?;
+    prctl(libc::PR_SET_SECUREBITS, bits | NOROOT).map(drop)
 }
 
 /// Puts the capabilities into the ambient set: so they survive execveat(2) of an ordinary file by a user
@@ -359,43 +443,59 @@ fn keep_capabilities(capabilities: &[u32]) -> Result<(), c_int> {
     let kept = capabilities.iter().fold(0u32, |set, capability| set | 1 << capability);
     // Effective, permitted and inheritable: first of the low 32 capabilities, then of the high ones.
     let data = [kept, kept, kept, 0, 0, 0];
+    let [header, data] = [header.as_ptr().expose_provenance(), data.as_ptr().expose_provenance()]
+        .map(|address| address as u64);
     // SAFETY: header and data have the layout of capset(2), version 3.
-    errno_of(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) })?;
+    unsafe { call(libc::SYS_capset, [header, data, 0, 0, 0]) }?;
+    let [ambient, raise] =
+        [libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE].map(|word| word.cast_unsigned().into());
     for &capability in capabilities {
-        let raise = libc::PR_CAP_AMBIENT_RAISE;
         // SAFETY: prctl(2) with integer arguments only.
-        errno_of(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_CAP_AMBIENT, raise, capability, 0, 0) })?;
+        unsafe { call(libc::SYS_prctl, [ambient, raise, capability.into(), 0, 0]) }?;
     }
     Ok(())
 }
 
 /// Moves the control socket to descriptor 0 and becomes the image.
-fn execute(birth: &Birth<'_>) -> Result<(), c_int> {
-    // SAFETY: dup2(2) of a descriptor that the parent holds open; descriptor 0 is the child's own copy.
-    errno_of(unsafe { libc::syscall(libc::SYS_dup2, birth.control, 0) })?;
+fn execute(lent: &Lent) -> Result<(), c_int> {
+    let [control, image, flags] =
+        [lent.control, lent.image, libc::AT_EMPTY_PATH].map(|word| word.cast_unsigned().into());
+    // SAFETY: dup2(2) of descriptors of its own.
+    unsafe { call(libc::SYS_dup2, [control, 0, 0, 0, 0]) }?;
     let empty: *const c_char = c"".as_ptr();
     let arguments = [c"kennel".as_ptr(), ptr::null()];
     let environment: [*const c_char; 1] = [ptr::null()];
+    let [path, arguments, environment] = [
+        empty.expose_provenance(),
+        arguments.as_ptr().expose_provenance(),
+        environment.as_ptr().expose_provenance(),
+    ]
+    .map(|address| address as u64);
     // SAFETY: the path is a C string and both arrays are NULL-terminated.
-    errno_of(unsafe {
-        libc::syscall(
-            libc::SYS_execveat,
-            birth.image,
-            empty,
-            arguments.as_ptr(),
-            environment.as_ptr(),
-            libc::AT_EMPTY_PATH,
-        )
-    })
+    unsafe { call(libc::SYS_execveat, [image, path, arguments, environment, flags]) }.map(drop)
 }
 
-fn errno_of(answer: libc::c_long) -> Result<(), c_int> {
-    if answer >= 0 {
-        return Ok(());
+/// A system call. libc's wrapper would write errno, which belongs to a thread of the parent.
+///
+/// # Safety
+/// As for that system call.
+unsafe fn call(number: c_long, words: [u64; 5]) -> Result<u64, c_int> {
+    let answer: c_long;
+    let [first, second, third, fourth, fifth] = words;
+    // SAFETY: the caller answers for the call. The kernel changes no other register, and the stack not at all.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number => answer,
+            in("rdi") first,
+            in("rsi") second,
+            in("rdx") third,
+            in("r10") fourth,
+            in("r8") fifth,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
     }
-    // SAFETY: the pointer is always valid. It is the calling thread's errno; the child borrows that of the
-    // sleeping parent.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    Err(unsafe { *errno })
+    u64::try_from(answer).map_err(|_| c_int::try_from(-answer).unwrap_or(libc::EINVAL))
 }

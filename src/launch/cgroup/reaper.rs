@@ -42,14 +42,18 @@ impl Reaper {
         parent: &ParentCgroup,
         name: &str,
     ) -> Result<Self, Error> {
-        let name = CString::new(name).map_err(|error| Error::io("name a cgroup")(error.into()))?;
         // clone(2) without namespaces: only a process of this user namespace may remove the cgroup.
-        let SpawnedInit { control, pidfd, .. } = images.spawn(Placement::Beside)?;
+        let SpawnedInit { control, pidfd, birth, .. } = images.begin(Placement::Beside)?;
         let reaper = Self {
             control: Some(control),
             left: Some(Unreaped::of(Arc::new(pidfd), ())),
             home: RuntimeHome::here(),
         };
+        if let Err(error) = birth.executed() {
+            images.after(error)?;
+            return Self::start(images, plan, parent, name);
+        }
+        let name = CString::new(name).map_err(|error| Error::io("name a cgroup")(error.into()))?;
         // sendmsg(2) with SCM_RIGHTS of unix(7): its role, and the directory that contains the cgroup.
         let mut message = Vec::new();
         Role::Reaper { namespaces: &plan.reaper.bytes, name: &name }.put(&mut message);
