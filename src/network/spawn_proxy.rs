@@ -104,7 +104,7 @@ impl SpawnProxy {
     ///
     /// ```
     /// use kennel::network::{HostPolicy, SpawnProxy};
-    /// use kennel::policy::NetworkLimits;
+    /// use kennel::NetworkLimits;
     ///
     /// let limits = NetworkLimits { connections: Some(64), ..NetworkLimits::default() };
     /// let proxy = SpawnProxy::new(HostPolicy::default(), "my-connector").limits(&limits)?;
