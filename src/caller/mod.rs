@@ -3,6 +3,7 @@
 
 pub mod account;
 pub(crate) mod runtime;
+pub(crate) mod toolchains;
 pub mod writers;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -53,7 +53,7 @@ impl SbplError {
 /// let caps = Capabilities { net: false, write_paths, ..Capabilities::default() };
 /// let text = sbpl(&caps, "/Users/me/repo".as_ref())?;
 /// assert!(text.starts_with("(version 1)\n(deny default)\n"));
-/// assert!(text.contains(r#"(subpath "/private/tmp/a \"b\"")"#) && !text.contains("(allow network*)"));
+/// assert!(text.contains(r#"(subpath "/private/tmp/a \"b\"")"#) && !text.contains("(remote ip)"));
 /// # Ok::<(), kennel::capabilities::SbplError>(())
 /// ```
 ///
@@ -66,6 +66,11 @@ pub fn sbpl(caps: &Capabilities, cwd: &Path) -> Result<String, SbplError> {
 
 /// Like [`sbpl`], with the given `HOME`.
 fn text(caps: &Capabilities, cwd: &Path, home: Option<&OsStr>) -> Result<String, SbplError> {
+    Ok(grants(caps, cwd, home)?.profile())
+}
+
+/// What the text grants.
+pub(crate) fn grants(caps: &Capabilities, cwd: &Path, home: Option<&OsStr>) -> Result<Grants, SbplError> {
     let place = |what, given: &Path, path: &Path, granted| {
         let refused = |reason| SbplError { what, path: given.to_owned(), reason };
         Ok((SeatbeltPath::new(path).map_err(refused)?, granted))
@@ -87,6 +92,5 @@ fn text(caps: &Capabilities, cwd: &Path, home: Option<&OsStr>) -> Result<String,
         *granted == Use::Write || written.iter().all(|written| !path.is_in(written))
     });
     let reach = if caps.net { Reach::Everywhere } else { Reach::Nowhere };
-    let grants = Grants { tools: caps.read_paths.is_empty(), places, reach, ..Grants::default() };
-    Ok(grants.profile())
+    Ok(Grants { tools: caps.read_paths.is_empty(), places, reach, ..Grants::default() })
 }

@@ -19,11 +19,12 @@ use wasmtime::component::Component;
 use wasmtime::{Engine, Module};
 
 use crate::caller::Caller;
+use crate::caller::toolchains::CACHE_BASE;
 use crate::caller::writers::another_writer;
 use crate::connector::guest::imports::is_component;
 use crate::report::error::Error;
 use crate::sys::own_path;
-use crate::view::cache_store::{CACHE_BASE, own_directory_in};
+use crate::view::cache_store::own_directory_in;
 
 const STICKY: u32 = 0o1000;
 

@@ -62,8 +62,9 @@ impl Cell {
         policy.validate()?;
         let enforcement = unsupported::checked(policy)?;
         let caller = Caller::current();
-        let places = Places::of(policy, &caller)?;
+        // The log makes its file, which is a place.
         let log = policy.audit.as_ref().map(Log::open).transpose()?.map(Arc::new);
+        let places = Places::of(policy, &caller)?;
         let shared = match policy.tmp {
             TmpLife::Session => Some(Arc::new(TemporaryDirectory::make()?)),
             TmpLife::Exec => None,

@@ -17,8 +17,14 @@ impl Cell {
             granted: Use::Read,
             what: PlaceKind::System,
         });
-        let mut places: Vec<Place> = system.chain(self.places.shown.iter().cloned()).map(place).collect();
+        // Many are for what a command could make.
+        let is_there = |place: &&ShownPlace| {
+            !matches!(place.what, PlaceKind::Secret | PlaceKind::ProtectedPath) || place.path.exists()
+        };
+        let shown = self.places.shown.iter().filter(is_there).cloned();
+        let mut places: Vec<Place> = system.chain(shown).map(place).collect();
         places.sort_by(|one, other| one.path.cmp(&other.path));
+        places.dedup();
         let shows_proxy = (self.policy.effective_network() == NetworkMode::Proxy).then_some(0);
         let own = crate::macos::environment::of_command(&self.policy, "".as_ref(), shows_proxy);
         let names = self.variables.keys().chain(own.keys());
@@ -36,7 +42,7 @@ fn place(ShownPlace { path, granted, what }: ShownPlace) -> Place {
         Use::Hidden => PlaceAccess::Hidden,
     };
     let origin = match what {
-        PlaceKind::System | PlaceKind::Toolchain => PlaceOrigin::Profile,
+        PlaceKind::System | PlaceKind::Toolchain | PlaceKind::Cache => PlaceOrigin::Profile,
         PlaceKind::Secret | PlaceKind::ProtectedPath | PlaceKind::File => PlaceOrigin::Wall,
         _ => PlaceOrigin::Policy,
     };

@@ -20,4 +20,5 @@ pub(crate) mod temporary;
 #[cfg(test)]
 mod tests;
 pub(crate) mod unsupported;
+pub(crate) mod way;
 pub(crate) mod work_tree;

@@ -32,7 +32,7 @@ impl LoopbackProxy {
         if policy.effective_network() != NetworkMode::Proxy {
             return Ok(None);
         }
-        let settings = Settings::of(&policy.network, &caller.environment, caller.descriptors[0])?;
+        let settings = Settings::of(&policy.network, &caller.environment)?;
         let gate = Arc::new(Gate::new(Arc::new(Settings { wording: policy.wording, ..settings }))?);
         let serving = Serving::new(&gate, trail, None);
         let listen = || {

@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::caller::Caller;
 use crate::caller::runtime::{Directory, SessionName};
 use crate::macos::cell::Cell;
+use crate::macos::places::Places;
 use crate::macos::probe::Probe;
 use crate::macos::record::{HeldSession, RecordedSession, SessionRecord, names};
 use crate::macos::session::{Sandbox, Session};
@@ -36,6 +37,7 @@ use crate::report::failure::Limit;
 use crate::report::finding::{Area, Found, Verdict};
 use crate::report::in_force::PlaceAccess;
 use crate::report::outcome::{Ended, Output};
+use crate::seatbelt::tests::judge::{self, Subject};
 use crate::sys::signal::Signal;
 
 /// The stand-in, in the directory of examples beside that of this test.
@@ -205,6 +207,179 @@ async fn secrets_masks_and_protected_paths_hold_in_what_is_granted() {
         let policy = Policy::profile(Profile::FullDev, &world.workspace);
         assert!(!may(&world, &policy, "file-read-data", home.join(".ssh/id_rsa")).await);
     }
+}
+
+/// The caller with a home beside the workspace, and nothing on PATH.
+fn at_home(world: &World) -> Caller {
+    let home = world.beside("home");
+    fs::create_dir_all(&home).expect("a home");
+    let mut caller = Caller { homes: vec![home.clone()], home, ..Caller::current() };
+    caller.environment.clear();
+    caller
+}
+
+/// What a command of this caller may do.
+struct Allowed(judge::Profile);
+
+impl Allowed {
+    fn of(policy: &Policy, caller: &Caller) -> Self {
+        let places = Places::of(policy, caller).expect("a policy");
+        Self(judge::Profile::parse(&places.grants.profile()))
+    }
+
+    fn may(&self, operation: &str, path: &Path) -> bool {
+        let seen = match path.starts_with("/tmp") || path.starts_with("/var") {
+            true => Path::new("/private").join(path.strip_prefix("/").expect("absolute")),
+            false => path.to_owned(),
+        };
+        let seen = seen.to_str().expect("UTF-8");
+        match operation.strip_suffix(":link") {
+            Some(operation) => self.0.allows(operation, &Subject::Link(seen)),
+            None => self.0.allows(operation, &Subject::File(seen)),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_the_policy_names_is_not_exchanged() {
+    let world = World::new();
+    fs::create_dir_all(world.beside("granted/deep")).expect("a directory");
+    fs::write(world.beside("file"), "").expect("a file");
+    symlink(world.beside("granted"), world.path("link")).expect("a link");
+    symlink("link", world.path("second")).expect("a link");
+    let policy = world.policy().read_write(world.beside("file")).read_only(world.path("second/deep"));
+    for path in [world.workspace.clone(), world.beside("file"), world.path("link"), world.path("second")] {
+        let named = path.display();
+        assert!(!may(&world, &policy, "file-write-create:link", &path).await, "{named}");
+        assert!(!may(&world, &policy, "file-write-unlink:link", &path).await, "{named}");
+    }
+    assert!(!may(&world, &policy, "file-write-unlink", &world.beside("file")).await);
+    assert!(may(&world, &policy, "file-write-data", &world.beside("file")).await);
+    assert!(may(&world, &policy, "file-write-create:link", &world.path("other")).await);
+    assert!(may(&world, &policy, "file-write-unlink:link", &world.path("other")).await);
+}
+
+#[test]
+fn a_link_in_the_place_of_a_grant_shows_no_secret() {
+    let world = World::new();
+    let caller = at_home(&world);
+    fs::create_dir(caller.home.join(".ssh")).expect("a directory");
+    fs::rename(&world.workspace, world.beside("moved")).expect("moved");
+    symlink(caller.home.join(".ssh"), &world.workspace).expect("a link");
+    let error = Places::of(&world.policy(), &caller).expect_err("it is hidden");
+    assert!(error.chain().contains("not visible"), "{error:?}");
+    let moved = Policy::profile(Profile::RepoWrite, world.beside("moved"));
+    let key = caller.home.join(".ssh/id_ed25519");
+    for (granted, expected) in [(world.workspace.clone(), false), (caller.home.join(".ssh"), true)] {
+        let allowed = Allowed::of(&moved.clone().read_write(&granted), &caller);
+        assert_eq!(allowed.may("file-read-data", &key), expected, "{}", granted.display());
+    }
+}
+
+#[test]
+fn in_a_writable_home_secrets_and_what_programs_obey_are_closed() {
+    let world = World::new();
+    let caller = at_home(&world);
+    symlink(world.path("shell"), caller.home.join(".zshenv")).expect("a link");
+    let policy = world.policy().read_write(&caller.home);
+    let allowed = Allowed::of(&policy, &caller);
+    let home = |name: &str| caller.home.join(name);
+    for name in [".zshrc", ".gitconfig", ".config/git/config", "Library/LaunchAgents/x.plist", ".local/bin/x"]
+    {
+        assert!(allowed.may("file-read-data", &home(name)), "{name}");
+        assert!(!allowed.may("file-write-create", &home(name)), "{name}");
+    }
+    assert!(!allowed.may("file-write-create", &world.path("shell")), "a link leads there");
+    assert!(!allowed.may("file-write-unlink:link", &home(".zshenv")));
+    for name in [".ssh/id_ed25519", ".zsh_sessions/x", "Library/Containers/x", ".netrc"] {
+        assert!(!allowed.may("file-read-data", &home(name)), "{name} may come later");
+        assert!(!allowed.may("file-write-create", &home(name)), "{name}");
+    }
+    assert!(!allowed.may("network-outbound", &home(".docker/run/docker.sock")));
+    assert!(allowed.may("network-outbound", &home("own.sock")));
+    assert!(allowed.may("file-write-create", &home("notes")));
+    fs::write(home(".zshrc"), "").expect("a file");
+    let named = Allowed::of(&policy.read_write(home(".zshrc")), &caller);
+    assert!(named.may("file-write-data", &home(".zshrc")) && !named.may("file-write-data", &home(".zlogin")));
+}
+
+#[test]
+fn of_toolchains_the_parts_without_secrets_are_shown() {
+    let world = World::new();
+    let mut caller = at_home(&world);
+    let home = |name: &str| world.beside("home").join(name);
+    for name in [".cargo/bin", ".cargo/registry", ".local/share/uv/python", ".local/share/uv/credentials"] {
+        fs::create_dir_all(home(name)).expect("a directory");
+    }
+    for name in ["go/src", "go/bin", "Documents", "tools"] {
+        fs::create_dir_all(home(name)).expect("a directory");
+    }
+    symlink(home("Documents"), world.path("bin")).expect("a link");
+    let path = [world.path("bin"), home("tools"), caller.home.clone()];
+    let path = std::env::join_paths(path).expect("a list");
+    caller.environment.insert("PATH".into(), path);
+    let allowed = Allowed::of(&world.policy(), &caller);
+    for (name, expected) in [
+        (".cargo/bin/cargo", true),
+        (".cargo/registry/x", true),
+        (".cargo/credentials.toml", false),
+        (".cargo/config.toml", false),
+        (".local/share/uv/python/x", true),
+        (".local/share/uv/credentials/x", false),
+        ("go/bin/x", true),
+        ("go/src/private", false),
+        ("tools/x", true),
+        ("Documents/x", false),
+        ("x", false),
+    ] {
+        assert_eq!(allowed.may("file-read-data", &home(name)), expected, "{name}");
+        assert!(!allowed.may("file-write-data", &home(name)), "{name}");
+    }
+}
+
+#[test]
+fn what_is_protected_need_not_be_there_and_shows_nothing_more() {
+    let world = World::new();
+    let caller = at_home(&world);
+    fs::create_dir_all(world.path("real")).expect("a directory");
+    symlink("real", world.path("way")).expect("a link");
+    symlink(world.beside("outside"), world.path("out")).expect("a link");
+    let policy =
+        world.policy().protect("later").protect("way/rules").protect("out").mask(world.path("way/keys"));
+    let policy = Policy { files: vec![world.beside("policy.toml")], ..policy };
+    let policy = policy.audit(Audit::new(world.path("way/log")));
+    let allowed = Allowed::of(&policy, &caller);
+    for name in ["later", "later/x", "real/rules", "real/keys", "real/log"] {
+        assert!(!allowed.may("file-write-create", &world.path(name)), "{name}");
+    }
+    for name in ["way", "out"] {
+        assert!(!allowed.may("file-write-unlink:link", &world.path(name)), "{name}");
+    }
+    assert!(!allowed.may("file-read-data", &world.path("real/log")));
+    assert!(!allowed.may("file-read-data", &world.beside("outside")));
+    assert!(!allowed.may("file-read-data", &world.beside("policy.toml")));
+}
+
+#[tokio::test]
+async fn secrets_of_the_system_are_hidden_in_what_every_program_reads() {
+    let world = World::new();
+    for path in ["/etc/ssh/ssh_host_ed25519_key", "/private/etc/master.passwd", "/etc/sudoers", "/etc/shadow"]
+    {
+        assert!(!may(&world, &world.policy(), "file-read-data", path).await, "{path}");
+    }
+    assert!(may(&world, &world.policy(), "file-read-data", "/etc/hosts").await);
+}
+
+#[tokio::test]
+async fn a_command_has_three_descriptors() {
+    let world = World::new();
+    let file = fs::File::open("/dev/null").expect("a descriptor");
+    // dup(2) makes one that commands inherit.
+    let inherited = nix::unistd::dup(&file).expect("a descriptor");
+    let number = std::os::fd::AsRawFd::as_raw_fd(&inherited);
+    let script = format!("test -e /dev/fd/1 && test ! -e /dev/fd/{number}");
+    let output = run(&World::sandbox(&world.policy()), &script).await;
+    assert_eq!(output.outcome.exit_code(), 0, "{output:?}");
 }
 
 #[tokio::test]
@@ -404,6 +579,7 @@ fn what_macos_cannot_hold_is_refused() {
         (usual().mask("*.key"), "mounts[0]"),
         (usual().protect("*.key"), "protect"),
         (usual().publish("3000"), "network.publish"),
+        (usual().network_mode(NetworkMode::Host).allow("*:443"), "network.allow"),
         (usual().isolation(Isolation::Session), "isolation"),
         (usual().hostname("box"), "hostname"),
         (usual().git(Git::ReadOnly), "git"),

@@ -97,6 +97,11 @@ fn refuse_keys(policy: &Policy) -> Result<(), PolicyError> {
     if let Some(proxy) = &policy.network.proxy {
         return no("network.proxy", &proxy.unix.display(), "macOS has no bridge to another proxy");
     }
+    if policy.effective_network() == NetworkMode::Host
+        && let Some(rule) = policy.network.allow.first()
+    {
+        return no("network.allow", rule, "macOS does not restrict the ports of the host's network");
+    }
     if policy.overlay.is_some() {
         return no("overlay", &"…", "macOS has no overlays");
     }

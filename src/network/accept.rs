@@ -1,6 +1,7 @@
 //! Listeners of the proxy: accepts connections within the limits, and answers SOCKS5, DNS and transparent
 //! connections.
 
+use std::error::Error as _;
 use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -128,8 +129,16 @@ pub(crate) async fn serve_socks(proxy: Arc<Proxy>, stream: Stream) {
         protocol.read_command().await
     };
     let time = proxy.gate.settings().limits.header_time;
-    // The library has already answered a malformed request, as far as the protocol has an answer.
-    let Ok(Ok((protocol, command, target))) = timeout(time, greeting).await else { return };
+    let (protocol, command, target) = match timeout(time, greeting).await {
+        Ok(Ok(asked)) => asked,
+        // The library has already answered, as far as the protocol has an answer.
+        Ok(Err(error)) if !error.source().is_some_and(|cause| cause.is::<io::Error>()) => {
+            let reason = Reason::Malformed("the request is not SOCKS5 without authentication");
+            return proxy.record(&ProxyRefusal::request("", reason)).await;
+        }
+        // The client is gone or too slow.
+        _ => return,
+    };
     let reached = match destination(command, &target) {
         Ok(destination) => dial::connect(&proxy, destination).await,
         Err(refusal) => Err(proxy.recorded(refusal).await),

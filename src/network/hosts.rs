@@ -87,10 +87,11 @@ impl HostPolicy {
         if authority.as_str().contains('@') {
             return denied("has a user name or password; set a header instead");
         }
-        match authority.port() {
+        match authority.as_str().strip_prefix(authority.host()) {
             // A URL may end with the colon of a port that it lacks.
-            None => self.check_host_port(&format!("{}:{port}", authority.host())),
-            Some(_) => self.check_host_port(authority.as_str()),
+            Some("" | ":") => self.check_host_port(&format!("{}:{port}", authority.host())),
+            // `Uri` takes a port that is no number for none.
+            _ => self.check_host_port(authority.as_str()),
         }
     }
 
@@ -162,6 +163,8 @@ mod tests {
             "HTTPS://A.example:443/",
             "http://b.example",
             "https://c.example:8443/",
+            "https://a.example:/",
+            "http://[::1]:/",
             "http://c.example:8443/",
             "http://[::1]/",
         ] {
@@ -183,6 +186,14 @@ mod tests {
             ("https://a.example\\@evil.example/", NO_URL),
             ("https://a.example /", NO_URL),
             ("https://a.example:443:443/", "a"),
+            ("https://a.example:65558/", "a port is"),
+            ("https://a.example:99999/", "a port is"),
+            ("https://a.example:443x/", "a port is"),
+            ("https://a.example:-1/", "a port is"),
+            ("https://a.example:+443/", "a port is"),
+            ("https://a.example:0/", "a port is"),
+            ("http://[::1]:x/", "a port is"),
+            ("http://[::1]x/", ""),
             ("https://a.exa%6dple/", "a"),
             ("https://a.example\n/", NO_URL),
         ] {

@@ -66,10 +66,18 @@ pub(crate) async fn serve(proxy: Arc<Proxy>, stream: Stream) {
         }
     };
     drop(serving);
+    drop(kept);
     if let Err(error) = served {
         tracing::debug!(%error, "connection to the proxy");
+        // hyper has answered what it does not take for a request.
+        if error.is_parse() {
+            let reason = match error.is_parse_too_large() {
+                true => "the head of the request is too long",
+                false => "it is not a request of HTTP/1.1",
+            };
+            return proxy.record(&ProxyRefusal::request("", Reason::Malformed(reason))).await;
+        }
     }
-    drop(kept);
     let taken = locked(&tunnel).take();
     if let Some((upgrade, dialled)) = taken {
         begin(&proxy, upgrade, dialled).await;

@@ -17,9 +17,13 @@ use crate::network::refusal::{Denials, ProxyRefusal, Reason};
 use crate::network::relay::Relays;
 use crate::policy::network::destination::{Destination, DestinationHost};
 use crate::policy::network::preset;
+use crate::sys::descriptor::share_of_descriptors;
 
 /// How long the proxy delays an answer at most, for a client that causes too many refusals.
 const MAX_DELAY: Duration = Duration::from_secs(2);
+
+/// How many connections the proxy serves at a time, if no policy says it.
+const MOST_CONNECTIONS: usize = 4096;
 
 /// The proxy of one network namespace.
 pub(crate) struct Proxy {
@@ -34,15 +38,17 @@ pub(crate) struct Proxy {
 impl Proxy {
     pub(crate) fn new(gate: &Arc<Gate>, trail: &Arc<Trail>) -> Self {
         let limits = &gate.settings().limits;
+        // Each connection takes two descriptors.
+        let connections = limits.connections.unwrap_or_else(|| share_of_descriptors(4, MOST_CONNECTIONS));
         Self {
             names: LoopbackNames::default(),
             denials: Denials::new(gate.settings().decides),
             relays: Relays::new(
                 Some(limits.idle_time),
                 Meter::new(limits.bytes, limits.rate),
-                limits.connections / 8,
+                connections / 8,
             ),
-            slots: Arc::new(Semaphore::new(limits.connections)),
+            slots: Arc::new(Semaphore::new(connections)),
             trail: Arc::clone(trail),
             gate: Arc::clone(gate),
         }

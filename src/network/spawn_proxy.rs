@@ -15,8 +15,8 @@ use crate::network::hosts::HostPolicy;
 use crate::network::serving::Serving;
 use crate::network::stream::ProxyListener;
 use crate::policy::audit::Audit;
-use crate::policy::network::address;
-use crate::policy::network::settings::{AllowListOwner, Settings};
+use crate::policy::network::settings::{AllowListOwner, ProxyLimits, Settings};
+use crate::policy::network::{NetworkLimits, address};
 use crate::report::error::Error;
 use crate::report::error::policy::PolicyError;
 
@@ -97,6 +97,25 @@ impl SpawnProxy {
                 .map_err(|(_, error)| PolicyError::value("allow_addresses", network, error.to_string()))?;
             self.settings.addresses.extend(parsed);
         }
+        Ok(self)
+    }
+
+    /// Sets how much of the proxy clients may use, such as how many connections they have at the same time.
+    ///
+    /// ```
+    /// use kennel::network::{HostPolicy, SpawnProxy};
+    /// use kennel::NetworkLimits;
+    ///
+    /// let limits = NetworkLimits { connections: Some(64), ..NetworkLimits::default() };
+    /// let proxy = SpawnProxy::new(HostPolicy::default(), "my-connector").limits(&limits)?;
+    /// # Ok::<(), kennel::report::PolicyError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// One of them is out of its range.
+    pub fn limits(mut self, limits: &NetworkLimits) -> Result<Self, PolicyError> {
+        limits.check()?;
+        self.settings.limits = ProxyLimits::of(limits);
         Ok(self)
     }
 

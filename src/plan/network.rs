@@ -232,7 +232,7 @@ pub(crate) fn settings(inputs: &Inputs<'_>) -> Result<Option<Settings>, Error> {
     }
     let Inputs { policy, caller, .. } = inputs;
     let network = &policy.network;
-    let mut settings = Settings::of(network, &caller.environment, caller.descriptors[0])?;
+    let mut settings = Settings::of(network, &caller.environment)?;
     if let Some(proxy) = &network.proxy {
         let path = caller.absolute(&proxy.unix);
         let identity = BindSource::resolve(&path).map_or(Identity::NOTHING, |source| source.identity);

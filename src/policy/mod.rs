@@ -16,6 +16,7 @@ pub(crate) mod limits;
 pub(crate) mod mount;
 pub(crate) mod mount_text;
 pub(crate) mod network;
+pub(crate) mod obeyed;
 pub(crate) mod overlay;
 pub(crate) mod path;
 pub(crate) mod profile;

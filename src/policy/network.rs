@@ -324,7 +324,7 @@ const HEADER_MIN: u64 = 8 << 10;
 const HEADER_MAX: u64 = 1 << 20;
 
 impl NetworkLimits {
-    fn check(&self) -> Result<(), PolicyError> {
+    pub(crate) fn check(&self) -> Result<(), PolicyError> {
         if self.connections == Some(0) {
             return Err(PolicyError::value("network.limits.connections", 0, "must be at least 1"));
         }

@@ -1,102 +1,17 @@
 //! What programs outside obey in a home directory without being asked: a command that could write there would
 //! run its own code outside.
-//!
-//! The list is data: add a row to protect more. Known secrets, such as `.ssh`, are covered anyway.
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::policy::obeyed::OBEYED;
 use crate::protect::grants::WritableGrants;
 use crate::report::failure::shown;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::view::inputs::{HomeNames, Inputs};
 use crate::view::paths::walk::UnresolvedPath;
 use crate::view::{Origin, View};
-
-/// Below HOME. A directory is protected with everything in it.
-const OBEYED: &[&str] = &[
-    // Shells and what they read lines with.
-    ".bash_aliases",
-    ".bash_login",
-    ".bash_logout",
-    ".bash_profile",
-    ".bashrc",
-    ".config/fish",
-    ".config/nushell",
-    ".config/zsh",
-    ".cshrc",
-    ".inputrc",
-    ".kshrc",
-    ".login",
-    ".logout",
-    ".mkshrc",
-    ".oh-my-zsh",
-    ".profile",
-    ".tcshrc",
-    ".zlogin",
-    ".zlogout",
-    ".zprofile",
-    ".zshenv",
-    ".zshrc",
-    // Logins and desktops.
-    ".config/autostart",
-    ".config/environment.d",
-    ".config/hypr",
-    ".config/i3",
-    ".config/plasma-workspace",
-    ".config/sway",
-    ".config/systemd",
-    ".local/share/applications",
-    ".local/share/dbus-1",
-    ".local/share/systemd",
-    ".pam_environment",
-    ".xinitrc",
-    ".xprofile",
-    ".xsession",
-    ".xsessionrc",
-    // Terminals.
-    ".config/alacritty",
-    ".config/kitty",
-    ".config/tmux",
-    ".screenrc",
-    ".tmux.conf",
-    // Editors.
-    ".config/Code",
-    ".config/VSCodium",
-    ".config/emacs",
-    ".config/nvim",
-    ".emacs",
-    ".emacs.d",
-    ".exrc",
-    ".gvimrc",
-    ".vim",
-    ".vimrc",
-    ".vscode",
-    ".vscode-server",
-    // Programs on PATH, and what programs of a language or a tool load when they start.
-    ".cache/kennel",
-    ".cargo/bin",
-    ".cargo/config",
-    ".cargo/config.toml",
-    ".cargo/env",
-    ".config/direnv",
-    ".config/gdb",
-    ".config/kennel",
-    ".config/mise",
-    ".config/pip",
-    ".gdbinit",
-    ".gradle/init.d",
-    ".gradle/init.gradle",
-    ".irbrc",
-    ".lldbinit",
-    ".local/bin",
-    ".local/lib",
-    ".local/state/kennel",
-    ".psqlrc",
-    ".Rprofile",
-    "bin",
-];
 
 /// The variables that name the bases of configurations, of state and of caches, and where these are
 /// otherwise. Kennel's own are below them: its configuration, the kept changes of overlays, and the compiled

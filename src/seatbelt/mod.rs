@@ -9,8 +9,9 @@
 //! agree on. Apple has deprecated Seatbelt and `sandbox-exec` and does not document them, but they have
 //! worked the same for years.
 
+mod git;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::fmt::Write;
 use std::path::{Component, Path};
@@ -21,15 +22,42 @@ use serde::{Deserialize, Serialize};
 const BASE: &[(&str, &str)] = &[
     ("(import \"system.sb\")", "what Apple grants its own services: the loader, locales, time zones"),
     ("(allow process-fork)", "programs start others"),
+    ("(deny process-info*)", "system.sb may allow it"),
     ("(allow process-info* (target same-sandbox))", "of its own processes, not of others"),
     ("(allow signal (target same-sandbox))", "to its own processes, not to others"),
-    ("(allow sysctl-read)", "the number of processors, the version of the system"),
     ("(allow ipc-posix-sem)", "locks of Python's multiprocessing"),
     ("(allow ipc-posix-shm*)", "shared memory of Python's multiprocessing and of browsers"),
     ("(allow pseudo-tty)", "script(1), expect(1), tests of terminals"),
     ("(allow file-read-metadata (literal \"/\"))", "getcwd(3) and realpath(3) start there"),
     ("(allow file-read-data (literal \"/\"))", "the loader lists it"),
 ];
+
+/// What programs ask the kernel: the processors, the version of the system, its limits.
+const SYSCTLS: &[&str] = &[
+    "kern.argmax",
+    "kern.boottime",
+    "kern.hostname",
+    "kern.maxfiles",
+    "kern.maxfilesperproc",
+    "kern.maxproc",
+    "kern.ngroups",
+    "kern.secure_kernel",
+    "kern.tcsm_available",
+    "kern.tcsm_enable",
+    "kern.usrstack64",
+    "kern.version",
+    "machdep.ptrauth_enabled",
+    "security.mac.lockdown_mode_state",
+    "sysctl.name2oid",
+    "sysctl.proc_cputype",
+    "vm.loadavg",
+];
+
+/// The same by the beginning of their names.
+const SYSCTL_PREFIXES: &[&str] = &["hw.", "kern.os", "machdep.cpu."];
+
+/// The arguments and the environment of any process of the user. system.sb may allow them.
+const ARGUMENTS: &str = "kern.procargs";
 
 /// System services that the C library needs for users, groups, time zones and logging.
 const SERVICES: &[&str] = &[
@@ -43,6 +71,12 @@ const SERVICES: &[&str] = &[
 /// System services that resolve names and check certificates.
 const NETWORK_SERVICES: &[&str] =
     &["com.apple.SystemConfiguration.configd", "com.apple.dnssd.service", "com.apple.trustd.agent"];
+
+/// The socket of the resolver of names.
+const RESOLVER: &str = "/private/var/run/mDNSResponder";
+
+/// The interfaces of the machine.
+const INTERFACES: &str = "net.routetable.";
 
 /// Directories that programs need to start.
 const SYSTEM: &[&str] = &[
@@ -59,6 +93,9 @@ const SYSTEM: &[&str] = &[
 /// The rest of the system default: directories of developer tools.
 const TOOLS: &[&str] =
     &["/Applications/Xcode.app", "/Library/Apple", "/Library/Developer", "/Library/Frameworks", "/opt"];
+
+/// What is none of the system in there: the data of Homebrew's services, and every file by a second name.
+const CLOSED: &[&str] = &["/System/Volumes/Data", "/opt/homebrew/var", "/usr/local/var"];
 
 /// Devices that every program may use. The terminal is among them: a command has no controlling terminal, so
 /// it cannot type there (TIOCSTI).
@@ -84,11 +121,9 @@ const IN_PRIVATE: &[&str] = &["etc", "tmp", "var"];
 /// Operations on a readable path. They include running programs there.
 const READ: &str = "file-read* file-map-executable process-exec";
 
-/// Operations on a writable path.
-const WRITE: &str = "file-read* file-write* file-map-executable process-exec";
-
-/// Operations on a hidden path.
-const ALL: &str = "file-read* file-write* file-map-executable process-exec";
+/// Operations on a writable path besides. Unix sockets are files: a server behind one acts for whoever
+/// connects.
+const CHANGE: &str = "file-write* network-bind network-outbound";
 
 /// An absolute path as Seatbelt sees it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -133,13 +168,13 @@ impl SeatbeltPath {
     }
 }
 
-/// What may be done with a path and all below it.
+/// What may be done with a path and all below it, the stricter last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Use {
-    /// Reading, and running programs.
-    Read,
     /// Reading and writing.
     Write,
+    /// Reading, and running programs.
+    Read,
     /// Nothing.
     Hidden,
 }
@@ -161,8 +196,10 @@ pub(crate) struct Grants {
     pub(crate) tools: bool,
     /// Whether all files are readable that nothing hides.
     pub(crate) reads_all: bool,
-    /// Places in any order: the one that is nearest to a path decides.
+    /// Places in any order: the one that is nearest to a path decides, of several for one path the strictest.
     pub(crate) places: Vec<(SeatbeltPath, Use)>,
+    /// Links that led to places.
+    pub(crate) links: Vec<SeatbeltPath>,
     /// Whether nobody may write what git obeys, in any repository.
     pub(crate) protects_git: bool,
     pub(crate) reach: Reach,
@@ -176,6 +213,9 @@ impl Grants {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "{rule} ; {why}");
         }
+        allow(&mut text, "sysctl-read", "sysctl-name", SYSCTLS);
+        allow(&mut text, "sysctl-read", "sysctl-name-prefix", SYSCTL_PREFIXES);
+        deny(&mut text, "sysctl-read", "sysctl-name-prefix", &[ARGUMENTS]);
         allow(&mut text, "mach-lookup", "global-name", SERVICES);
         allow(&mut text, "file-read* file-write-data file-ioctl", "literal", DEVICES);
         allow(&mut text, "file-read* file-write-data file-ioctl", "regex", DEVICE_NAMES);
@@ -186,6 +226,7 @@ impl Grants {
             allow(&mut text, "file-read-metadata", "literal", &self.links_and_ways());
             allow(&mut text, READ, "subpath", &system);
         }
+        deny(&mut text, READ, "subpath", CLOSED);
         self.network(&mut text);
         // The nearest place decides, so it comes last.
         let mut places: Vec<&(SeatbeltPath, Use)> = self.places.iter().collect();
@@ -197,19 +238,25 @@ impl Grants {
                 Use::Read => {
                     allow(&mut text, READ, "subpath", &path);
                     if self.is_written(path[0]) {
-                        deny(&mut text, "file-write*", "subpath", &path);
+                        deny(&mut text, CHANGE, "subpath", &path);
                     }
                 }
                 Use::Write => {
-                    allow(&mut text, WRITE, "subpath", &path);
-                    allow(&mut text, "network-bind network-outbound", "subpath", &path);
+                    allow(&mut text, READ, "subpath", &path);
+                    allow(&mut text, CHANGE, "subpath", &path);
                 }
-                Use::Hidden => deny(&mut text, ALL, "subpath", &path),
+                Use::Hidden => {
+                    deny(&mut text, READ, "subpath", &path);
+                    deny(&mut text, CHANGE, "subpath", &path);
+                }
             }
         }
-        deny(&mut text, "file-write-unlink", "literal", &self.kept_in_place());
+        let kept = self.kept_in_place();
+        deny(&mut text, "file-write-unlink", "literal", &kept);
+        let links = kept.iter().map(|path| all(&[quoted("literal", path), LINK.to_owned()]));
+        rule(&mut text, "deny", "file-write-create", links);
         if self.protects_git {
-            deny(&mut text, "file-write*", "regex", GIT);
+            git::protect(&mut text);
         }
         text
     }
@@ -221,7 +268,11 @@ impl Grants {
                 allow(text, "network-outbound", "remote ip", &[format!("localhost:{port}")]);
             }
             Reach::Everywhere => {
-                text.push_str("(allow network*)\n(allow system-socket)\n");
+                // A socket that is a file is none of these.
+                rule(text, "allow", "network*", ["(local ip)", "(remote ip)"]);
+                text.push_str("(allow system-socket)\n");
+                allow(text, "network-outbound", "literal", &[RESOLVER]);
+                allow(text, "sysctl-read", "sysctl-name-prefix", &[INTERFACES]);
                 allow(text, "mach-lookup", "global-name", NETWORK_SERVICES);
             }
         }
@@ -236,12 +287,13 @@ impl Grants {
         sorted(links.chain(ways))
     }
 
-    /// The directories, in writable places, above what is not writable. A command that could rename one would
-    /// change what Seatbelt compares.
+    /// The places and the links that led to them, each with the directories above, as far as commands can
+    /// write there. Seatbelt compares paths, and the next sandbox resolves them again: a command that could
+    /// rename one, or make it a link, would choose what they mean.
     fn kept_in_place(&self) -> Vec<String> {
-        let closed = self.places.iter().filter(|(_, granted)| *granted != Use::Write);
-        let above = closed.flat_map(|(path, _)| path.above()).filter(|path| self.is_written(path));
-        sorted(above.map(str::to_owned))
+        let named = self.places.iter().map(|(path, _)| path).chain(&self.links);
+        let ways = named.flat_map(|path| [&*path.0].into_iter().chain(path.above()));
+        sorted(ways.filter(|path| self.is_written(path)).map(str::to_owned))
     }
 
     /// Whether a path is in a writable place.
@@ -258,17 +310,14 @@ pub(crate) fn system(tools: bool) -> impl Iterator<Item = &'static str> {
 }
 
 /// Whether every program may read a path, as one of the system; with `tools`, also of developer tools.
-pub(crate) fn is_of_system(path: &Path, tools: bool) -> bool {
-    system(tools).any(|place| path.starts_with(place))
+pub(crate) fn is_of_system(path: &SeatbeltPath, tools: bool) -> bool {
+    let path = Path::new(&path.0);
+    let is_in = |place: &str| path.starts_with(place);
+    system(tools).any(is_in) && !CLOSED.iter().copied().any(is_in)
 }
 
-/// What git obeys, at any depth, whatever the case of the letters: most file systems of macOS ignore it.
-/// `.git` itself is neither made nor renamed, or a directory of another name could become one.
-const GIT: &[&str] = &[
-    "/[.][gG][iI][tT]$",
-    "/[.][gG][iI][tT]/(.*/)?([hH][oO][oO][kK][sS]|[rR][eE][mM][oO][tT][eE][sS]|[bB][rR][aA][nN][cC][hH][eE][sS])(/|$)",
-    "/[.][gG][iI][tT]/(.*/)?([cC][oO][nN][fF][iI][gG]([.][wW][oO][rR][kK][tT][rR][eE][eE])?|[cC][oO][mM][mM][oO][nN][dD][iI][rR])$",
-];
+/// A symbolic link.
+const LINK: &str = "(vnode-type SYMLINK)";
 
 fn sorted(paths: impl Iterator<Item = String>) -> Vec<String> {
     let mut all: Vec<String> = paths.collect();
@@ -278,23 +327,38 @@ fn sorted(paths: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 fn allow(text: &mut String, operations: &str, filter: &str, values: &[impl AsRef<str>]) {
-    rule(text, "allow", operations, filter, values);
+    rule(text, "allow", operations, values.iter().map(|value| quoted(filter, value.as_ref())));
 }
 
 fn deny(text: &mut String, operations: &str, filter: &str, values: &[impl AsRef<str>]) {
-    rule(text, "deny", operations, filter, values);
+    rule(text, "deny", operations, values.iter().map(|value| quoted(filter, value.as_ref())));
 }
 
-/// Appends one rule. Appends nothing for an empty list, because a rule without a filter holds for everything.
-fn rule(text: &mut String, verdict: &str, operations: &str, filter: &str, values: &[impl AsRef<str>]) {
-    if values.is_empty() {
-        return;
+/// Appends one rule, for what one of the filters matches. Appends nothing for an empty list, because a rule
+/// without a filter holds for everything.
+fn rule(
+    text: &mut String,
+    verdict: &str,
+    operations: &str,
+    filters: impl IntoIterator<Item = impl AsRef<str>>,
+) {
+    let filters: String = filters.into_iter().map(|filter| format!("\n    {}", filter.as_ref())).collect();
+    if !filters.is_empty() {
+        let _ = writeln!(text, "({verdict} {operations}{filters})");
     }
-    let _ = write!(text, "({verdict} {operations}");
-    for value in values {
-        let _ = write!(text, "\n    ({filter} \"{}\")", escaped(value.as_ref()));
-    }
-    text.push_str(")\n");
+}
+
+fn quoted(filter: &str, value: &str) -> String {
+    format!("({filter} \"{}\")", escaped(value))
+}
+
+/// A filter for what all of these match.
+fn all(filters: &[String]) -> String {
+    format!("(require-all {})", filters.join(" "))
+}
+
+fn not(filter: &str) -> String {
+    format!("(require-not {filter})")
 }
 
 /// Escapes `value` for a quoted string. Only `"` and `\` are special there. It also escapes line ends, so

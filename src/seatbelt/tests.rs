@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[path = "../../tests/macos/judge.rs"]
-mod judge;
+pub(crate) mod judge;
 
 use judge::{Profile, Subject};
 
@@ -85,6 +85,94 @@ fn the_nearest_place_decides() {
 }
 
 #[test]
+fn what_a_profile_names_stays_where_it_is() {
+    let link = SeatbeltPath::new(Path::new("/w/links/one")).expect("a path");
+    let places = vec![
+        place("/w", Use::Write),
+        place("/w/a/b", Use::Write),
+        place("/Users/me/file", Use::Write),
+        place("/w/later/keys", Use::Hidden),
+    ];
+    let profile = judged(&Grants { places, links: vec![link], ..Grants::default() });
+    for path in ["/w", "/w/a", "/w/a/b", "/Users/me/file", "/w/links", "/w/links/one", "/w/later"] {
+        assert!(!profile.allows("file-write-unlink", &Subject::Directory(path)), "{path}");
+        assert!(!profile.allows("file-write-create", &Subject::Link(path)), "{path}");
+        assert!(profile.allows("file-write-create", &Subject::File(path)), "{path} may be made");
+    }
+    for path in ["/w/x", "/w/a/x", "/w/a/b/x", "/w/links/two"] {
+        assert!(profile.allows("file-write-unlink", &Subject::File(path)), "{path}");
+        assert!(profile.allows("file-write-create", &Subject::Link(path)), "{path}");
+    }
+}
+
+#[test]
+fn of_several_uses_of_a_path_the_strictest_counts() {
+    for uses in [[Use::Read, Use::Write], [Use::Write, Use::Read]] {
+        let places = uses.map(|granted| place("/w/x", granted)).to_vec();
+        assert_eq!(may(&judged(&Grants { places, ..Grants::default() }), "/w/x"), [true, false]);
+    }
+    let places = vec![place("/w", Use::Hidden), place("/w", Use::Write)];
+    assert_eq!(may(&judged(&Grants { places, ..Grants::default() }), "/w/x"), [false, false]);
+}
+
+#[test]
+fn a_unix_socket_is_a_file_whatever_the_network() {
+    for reach in [Reach::Nowhere, Reach::Loopback(4711), Reach::Everywhere] {
+        let home = vec![
+            place("/Users/me", Use::Write),
+            place("/Users/me/.docker", Use::Hidden),
+            place("/Users/me/protected", Use::Read),
+        ];
+        let profile = judged(&Grants { reach, places: home, ..Grants::default() });
+        for operation in ["network-outbound", "network-bind"] {
+            let may = |path| profile.allows(operation, &Subject::File(path));
+            assert!(may("/Users/me/socket"), "{reach:?}");
+            for path in [
+                "/Users/me/.docker/run/docker.sock",
+                "/Users/me/protected/socket",
+                "/private/var/run/docker.sock",
+                "/private/tmp/tmux-501/default",
+            ] {
+                assert!(!may(path), "{reach:?} {operation} {path}");
+            }
+        }
+        let resolves = profile.allows("network-outbound", &Subject::File(RESOLVER));
+        assert_eq!(resolves, reach == Reach::Everywhere);
+    }
+}
+
+#[test]
+fn the_kernel_tells_of_the_machine_and_not_of_other_processes() {
+    let profile = judged(&usual());
+    let tells = |name| profile.allows("sysctl-read", &Subject::Parameter(name));
+    for name in ["hw.ncpu", "hw.optional.arm.FEAT_SHA3", "kern.osrelease", "kern.argmax", "vm.loadavg"] {
+        assert!(tells(name), "{name}");
+    }
+    for name in ["kern.procargs2", "kern.procargs2.1", "kern.proc.all", "kern.proc.pid.1", "net.inet.ip.x"] {
+        assert!(!tells(name), "{name}");
+    }
+    // As if system.sb allowed them.
+    let text = usual().profile().replace("(import \"system.sb\")", "(allow process-info* sysctl-read)");
+    let profile = Profile::parse(&text);
+    assert!(!profile.allows("sysctl-read", &Subject::Parameter("kern.procargs2.1")));
+    assert!(!profile.allows("process-info-pidinfo", &Subject::Stranger));
+}
+
+#[test]
+fn what_is_none_of_the_system_is_closed_unless_it_is_granted() {
+    let data = "/System/Volumes/Data/Users/me/.ssh/id_ed25519";
+    let all = judged(&Grants { reads_all: true, ..usual() });
+    for profile in [judged(&usual()), all] {
+        for path in [data, "/opt/homebrew/var/postgres/x", "/usr/local/var/x"] {
+            assert_eq!(may(&profile, path), [false, false], "{path}");
+        }
+        assert_eq!(may(&profile, "/System/Volumes/Preboot/Cryptexes/OS/x"), [true, false]);
+    }
+    let places = vec![place("/usr/local/var/mine", Use::Write)];
+    assert_eq!(may(&judged(&Grants { places, ..usual() }), "/usr/local/var/mine/x"), [true, true]);
+}
+
+#[test]
 fn what_git_obeys_is_not_written_wherever_it_is() {
     let profile = judged(&Grants { protects_git: true, ..usual() });
     let writes = |path: &str| {
@@ -105,17 +193,67 @@ fn what_git_obeys_is_not_written_wherever_it_is() {
         ".git/modules/a/config",
         ".git/modules/a/b/hooks/x",
         ".git/worktrees/a/commondir",
+        ".git/worktrees/a/config.worktree",
         ".git/remotes/x",
+        ".git/branches/x",
+        ".git/modules/a/refs/b/config",
+        ".git/modules/a/objects/b/hooks/x",
+        ".git/refs/x/.git",
     ] {
         assert_eq!(writes(path), [false; 3], "{path}");
     }
-    for path in
-        [".git/index", ".git/objects/aa/bb", ".git/refs/heads/config2", ".gitignore", "x.git", "config"]
-    {
+    for path in [
+        ".git/index",
+        ".git/HEAD.lock",
+        ".git/objects/aa/bb",
+        ".git/refs/heads/config2",
+        ".git/refs/heads/config",
+        ".git/refs/heads/hooks/x",
+        ".git/refs/remotes/origin/main",
+        ".git/logs/refs/remotes/origin/config",
+        ".git/worktrees/a/index.lock",
+        ".git/worktrees/a/logs/refs/bisect/x",
+        ".git/modules/a/index",
+        ".git/modules/a/b/index.lock",
+        ".git/modules/a/b/refs/remotes/origin/main",
+        ".gitignore",
+        "x.git",
+        "config",
+    ] {
         assert_eq!(writes(path), [true; 3], "{path}");
     }
     assert_eq!(may(&profile, "/Users/me/repo/.git/config"), [true, false], "git reads it");
     assert_eq!(may(&judged(&usual()), "/Users/me/repo/.git/config"), [true, true], "if the policy trusts");
+}
+
+#[test]
+fn repositories_in_a_repository_do_not_come_and_go() {
+    let profile = judged(&Grants { protects_git: true, ..usual() });
+    let moves = |path: &str| {
+        let path = format!("/Users/me/repo/{path}");
+        ["file-write-create", "file-write-unlink"]
+            .map(|operation| profile.allows(operation, &Subject::Directory(&path)))
+    };
+    for path in [
+        ".git/modules",
+        ".git/MODULES",
+        ".git/modules/a",
+        ".git/modules/a/b",
+        ".git/modules/a/modules/b",
+        ".git/modules/a/objects",
+        ".git/modules/a/refs",
+        ".git/worktrees",
+        ".git/worktrees/a",
+        "sub/.git/Worktrees/a",
+    ] {
+        assert_eq!(moves(path), [false; 2], "{path}");
+    }
+    for path in [".git/refs/heads/modules", ".git/worktrees/a/rebase-merge", ".git/objects/aa", "modules/a"] {
+        assert_eq!(moves(path), [true; 2], "{path}");
+    }
+    for path in [".git/modules/a/objects/aa", ".git/modules/a/b/refs/remotes/origin"] {
+        assert_eq!(moves(path), [true, false], "git makes {path}");
+    }
 }
 
 #[test]
@@ -177,7 +315,7 @@ fn what_no_profile_can_contain_is_refused() {
 #[test]
 fn a_rule_without_values_is_not_written() {
     let mut text = String::new();
-    rule(&mut text, "allow", "file-write*", "subpath", &[] as &[&str]);
+    allow(&mut text, "file-write*", "subpath", &[] as &[&str]);
     assert_eq!(text, "", "it would allow everything");
 }
 

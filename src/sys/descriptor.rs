@@ -1,6 +1,6 @@
 //! Descriptors that come by number: from a system call, or by a path that names one of this process, such as
 //! the `/dev/fd/63` by which a shell replaces `<(…)`. Of those, only an inherited descriptor is accepted:
-//! another number could be one of Kennel's own.
+//! another number could be one of Kennel's own. And how many descriptors this process may have.
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit};
 
 /// A copy of the descriptor that `path` names, if it is `/dev/fd/N` or `/proc/self/fd/N` with N of 3 or more.
 /// `None` for any other path.
@@ -59,6 +60,14 @@ fn copy_inherited(number: RawFd) -> io::Result<OwnedFd> {
 pub(crate) fn received(number: RawFd) -> OwnedFd {
     // SAFETY: the kernel has just created it for this process, and each caller takes each number once.
     unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+/// One `part`th of the descriptors that this process may open: at least 16, at most `most`. For what others
+/// make this process open, because the program needs descriptors of its own.
+pub(crate) fn share_of_descriptors(part: u64, most: usize) -> usize {
+    // POSIX promises far fewer, but no system in use has less.
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
+    usize::try_from(soft / part).unwrap_or(most).clamp(16, most)
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag, openat};
 use nix::sys::stat::{Mode, mkdirat};
 
 use crate::caller::Caller;
+use crate::caller::toolchains::CACHE_BASE;
 use crate::caller::writers::another_writer;
 use crate::sys::dirfd::{DIRECTORY, open_without_links};
 use crate::sys::file_system::FileSystem;
@@ -29,9 +30,6 @@ pub(crate) const WORK: &str = "work";
 
 /// Permission bits of everyone but the owner. Other users must not read or write changes.
 pub(crate) const OTHERS: u32 = 0o077;
-
-/// The variable that names the base of caches, instead of `~/.cache`.
-pub(crate) const CACHE_BASE: &str = "XDG_CACHE_HOME";
 
 /// One of these directories, locked: only one layer may use it at a time.
 #[derive(Clone, Debug)]

@@ -26,15 +26,29 @@ pub(crate) enum Filter {
     Subpath(String),
     Regex(Regex),
     Service(String),
-    Remote(String),
+    /// A parameter of the kernel, or the beginning of its name.
+    Parameter(String),
+    ParameterPrefix(String),
+    /// An address, or any.
+    Remote(Option<String>),
+    /// Any address of this machine.
+    Local,
     SameSandbox,
+    /// A kind of file.
+    Kind(String),
+    All(Vec<Filter>),
+    Not(Box<Filter>),
 }
 
 /// What a program attempts.
 #[derive(Clone, Debug)]
 pub(crate) enum Subject<'s> {
-    /// The real path of a file.
+    /// The real path of a file, or of a Unix socket.
     File(&'s str),
+    /// The same of a directory and of a symbolic link.
+    Directory(&'s str),
+    Link(&'s str),
+    Parameter(&'s str),
     /// `host:port`, as a rule spells it.
     Address(&'s str),
     Service(&'s str),
@@ -113,19 +127,41 @@ impl Filter {
             ("subpath", 2) => Self::Subpath(text(1)),
             ("regex", 2) => Self::Regex(Regex::new(&text(1)).expect("an expression")),
             ("global-name", 2) => Self::Service(text(1)),
+            ("sysctl-name", 2) => Self::Parameter(text(1)),
+            ("sysctl-name-prefix", 2) => Self::ParameterPrefix(text(1)),
+            ("vnode-type", 2) => Self::Kind(text(1)),
+            ("require-all", 2..) => Self::All(parts[1..].iter().map(|part| Self::parse(part)).collect()),
+            ("require-not", 2) => Self::Not(Box::new(Self::parse(parts[1]))),
+            ("remote", 2) if text(1) == "ip" => Self::Remote(None),
+            ("local", 2) if text(1) == "ip" => Self::Local,
             ("target", 2) if text(1) == "same-sandbox" => Self::SameSandbox,
-            ("remote", 3) if text(1) == "ip" => Self::Remote(text(2)),
+            ("remote", 3) if text(1) == "ip" => Self::Remote(Some(text(2))),
             _ => panic!("{filter} is unknown"),
         }
     }
 
     fn matches(&self, subject: &Subject<'_>) -> bool {
         match (self, subject) {
-            (Self::Literal(own), Subject::File(path)) => own == path,
-            (Self::Subpath(own), Subject::File(path)) => Path::new(path).starts_with(own),
-            (Self::Regex(own), Subject::File(path)) => own.is_match(path),
+            (Self::All(filters), _) => filters.iter().all(|filter| filter.matches(subject)),
+            (Self::Not(filter), _) => !filter.matches(subject),
             (Self::Service(own), Subject::Service(name)) => own == name,
-            (Self::Remote(own), Subject::Address(address)) => own == address,
+            (Self::Parameter(own), Subject::Parameter(name)) => own == name,
+            (Self::ParameterPrefix(own), Subject::Parameter(name)) => name.starts_with(own),
+            (Self::Remote(own), Subject::Address(address)) => own.as_ref().is_none_or(|own| own == address),
+            (Self::Local, Subject::Address(_)) => true,
+            (_, Subject::File(path)) => self.matches_file("REGULAR-FILE", path),
+            (_, Subject::Directory(path)) => self.matches_file("DIRECTORY", path),
+            (_, Subject::Link(path)) => self.matches_file("SYMLINK", path),
+            _ => false,
+        }
+    }
+
+    fn matches_file(&self, kind: &str, path: &str) -> bool {
+        match self {
+            Self::Literal(own) => own == path,
+            Self::Subpath(own) => Path::new(path).starts_with(own),
+            Self::Regex(own) => own.is_match(path),
+            Self::Kind(own) => own == kind,
             _ => false,
         }
     }

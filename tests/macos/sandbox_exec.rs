@@ -3,7 +3,8 @@
 //! It reads the profile with parsers that are not Kennel's. It starts the program if the profile allows that,
 //! without confining it, so that streams, signals, limits and ends are real. What a confined program could do
 //! is asked with a program named `attempt`: `attempt OPERATION SUBJECT` ends with 0 if the profile allows the
-//! operation, and with 1 if not.
+//! operation, and with 1 if not. `OPERATION:link` is about a symbolic link at that path, and
+//! `OPERATION:directory` about a directory.
 
 #![expect(clippy::print_stderr, reason = "as the real one says it")]
 
@@ -35,15 +36,25 @@ fn main() -> ExitCode {
         panic!("{program}: {error}");
     }
     let [operation, subject] = &*rest else { panic!("attempt OPERATION SUBJECT") };
-    let path = shown(subject);
+    let (operation, kind) = operation.split_once(':').unwrap_or((operation, "file"));
+    let path = if kind == "link" { real_place(Path::new(subject)) } else { shown(subject) };
     let subject = match operation.split('-').next() {
         Some("network") if !subject.starts_with('/') => Subject::Address(subject),
         Some("mach") => Subject::Service(subject),
         Some("signal") => Subject::Stranger,
+        Some("sysctl") => Subject::Parameter(subject),
+        _ if kind == "link" => Subject::Link(&path),
+        _ if kind == "directory" => Subject::Directory(&path),
         Some("process") if operation == "process-fork" => Subject::Nothing,
         _ => Subject::File(&path),
     };
     ExitCode::from(u8::from(!profile.allows(operation, &subject)))
+}
+
+/// The real path of a link itself.
+fn real_place(path: &Path) -> String {
+    let parent = real(path.parent().expect("a directory"));
+    parent.join(path.file_name().expect("a name")).to_string_lossy().into_owned()
 }
 
 /// The path that the kernel of macOS would compare: links are resolved as far as the path exists, and what is

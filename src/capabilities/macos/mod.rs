@@ -10,11 +10,15 @@ use tokio::process::Command;
 
 use crate::caller::Caller;
 use crate::capabilities::declared::meant;
-use crate::capabilities::{Capabilities, Layer, RunLimits, environment, run_limits, sbpl};
+use crate::capabilities::sbpl::grants;
+use crate::capabilities::{Capabilities, Layer, RunLimits, environment, run_limits};
 use crate::macos::cell::SANDBOX_EXEC;
+use crate::macos::way::Way;
 use crate::process::program::{check_words, executable};
 use crate::report::error::Error;
 use crate::report::outcome::Output;
+use crate::seatbelt::SeatbeltPath;
+use crate::sys::own_session::three_descriptors;
 
 /// The strongest layer of this host for `caps`: [`Layer::Lightweight`] if they need no more, else
 /// [`Layer::MacosSandboxExec`], or [`Layer::None`] without `sandbox-exec`.
@@ -95,13 +99,10 @@ fn wrapped(
         if !sandbox_exec.exists() {
             return Err(grant("sandbox-exec", sandbox_exec, io::ErrorKind::NotFound.into()));
         }
-        let resolved = resolved(caps, &directory, &caller.home)?;
-        let profile = sbpl(&resolved, &directory).map_err(|error| {
-            let reason = io::Error::new(io::ErrorKind::InvalidInput, error.reason);
-            grant(error.what, &error.path, reason)
-        })?;
+        let profile = profile(caps, cwd, &directory, &caller)?;
         let mut command = StdCommand::new(sandbox_exec);
         command.arg("-p").arg(profile).arg(place);
+        three_descriptors(&mut command);
         (command, Layer::MacosSandboxExec)
     } else {
         let mut command = StdCommand::new(place);
@@ -112,30 +113,38 @@ fn wrapped(
     Ok((command, layer))
 }
 
-/// The same declaration with real paths, which Seatbelt compares. A path to write need not exist: the command
-/// may make it.
-fn resolved(caps: &Capabilities, cwd: &Path, home: &Path) -> Result<Capabilities, Error> {
-    let real = |what, given: &PathBuf, may_miss: bool| {
-        let path = meant(given, cwd, Some(home)).map_err(|reason| invalid(what, given, reason))?;
-        match fs::canonicalize(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && may_miss => {
-                let existing = path.ancestors().skip(1).find_map(|above| {
-                    let real = fs::canonicalize(above).ok()?;
-                    Some(real.join(path.strip_prefix(above).ok()?))
-                });
-                existing.ok_or_else(|| grant(what, given, error))
+/// The text for a declaration, with real paths, which Seatbelt compares. A path to write need not exist: the
+/// command may make it.
+fn profile(caps: &Capabilities, cwd: &Path, directory: &Path, caller: &Caller) -> Result<String, Error> {
+    let mut links = way("working directory", &caller.absolute(cwd))?.links;
+    let mut all = |what, given: &[PathBuf], may_miss: bool| {
+        let real = |path: &PathBuf| {
+            let meant = meant(path, directory, Some(&caller.home));
+            let meant = meant.map_err(|reason| invalid(what, path, reason))?;
+            if !may_miss {
+                fs::metadata(&meant).map_err(|source| grant(what, path, source))?;
             }
-            real => real.map_err(|source| grant(what, given, source)),
-        }
+            let way = way(what, &meant)?;
+            links.extend(way.links);
+            Ok(way.end)
+        };
+        given.iter().map(real).collect::<Result<Vec<PathBuf>, Error>>()
     };
-    let all = |what, given: &[PathBuf], may_miss| {
-        given.iter().map(|path| real(what, path, may_miss)).collect::<Result<Vec<PathBuf>, Error>>()
-    };
-    Ok(Capabilities {
+    let resolved = Capabilities {
         write_paths: all("write path", &caps.write_paths, true)?,
         read_paths: all("read path", &caps.read_paths, false)?,
         ..caps.clone()
-    })
+    };
+    let mut grants =
+        grants(&resolved, directory, None).map_err(|error| invalid(error.what, &error.path, error.reason))?;
+    for link in &links {
+        grants.links.push(SeatbeltPath::new(link).map_err(|reason| invalid("link", link, reason))?);
+    }
+    Ok(grants.profile())
+}
+
+fn way(what: &'static str, path: &Path) -> Result<Way, Error> {
+    Way::of(path).map_err(|source| grant(what, path, source))
 }
 
 fn invalid(what: &'static str, given: &Path, reason: &'static str) -> Error {
@@ -148,6 +157,8 @@ fn grant(what: &'static str, path: &Path, source: io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     fn words(command: &StdCommand) -> Vec<String> {
@@ -167,6 +178,12 @@ mod tests {
         assert_eq!((layer, &*given[1]), (Layer::MacosSandboxExec, "-p"));
         assert!(given[2].contains(&format!("{}/new", cwd.display())), "what is missing may be made");
         assert_eq!(given[3..], ["/bin/sh", "--", "-p"]);
+        symlink("/usr", cwd.join("link")).expect("a link");
+        let caps = Capabilities { net: false, read_paths: vec!["link".into()], ..Capabilities::default() };
+        let (command, _) =
+            wrapped(OsStr::new("/bin/sh"), [""; 0], &cwd, &caps, &cwd.join("sandbox-exec")).expect("it");
+        let kept = "/link\") (vnode-type SYMLINK))";
+        assert!(words(&command)[2].contains(kept), "it still leads there next time");
         let free = Capabilities::default();
         let (command, layer) =
             wrapped(OsStr::new("/bin/sh"), ["x"], &cwd, &free, Path::new("/absent")).expect("it");

@@ -11,7 +11,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::sockopt::KeepAlive;
 use nix::sys::socket::{Shutdown, setsockopt, shutdown};
 use tokio::io::Interest;
@@ -31,6 +30,7 @@ use crate::network::stream::Stream;
 use crate::policy::network::publish::{MOST_PUBLISHED, Publish};
 use crate::report::error::Error;
 use crate::report::published::PublishedPort;
+use crate::sys::descriptor::share_of_descriptors;
 use crate::sys::{locked, watched};
 
 /// The most connections at a time to one published port. Further ones wait in the kernel.
@@ -181,7 +181,8 @@ async fn accept(
     inward: Arc<dyn Inward>,
     inside: u16,
 ) {
-    let slots = Arc::new(Semaphore::new(slots()));
+    // Each connection takes two descriptors, and a sandbox may have several ports.
+    let slots = Arc::new(Semaphore::new(share_of_descriptors(8, MOST_CONNECTIONS)));
     let mut connections = JoinSet::new();
     loop {
         let (client, from, slot) = tokio::select! {
@@ -200,13 +201,6 @@ async fn accept(
         });
     }
     while connections.join_next().await.is_some() {}
-}
-
-/// How many connections a port has at a time. Each needs two descriptors, and the embedding program needs
-/// others.
-fn slots() -> usize {
-    let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-    usize::try_from(descriptors / 8).unwrap_or(MOST_CONNECTIONS).clamp(16, MOST_CONNECTIONS)
 }
 
 /// The next connection, once a slot is free.

@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::*;
+use crate::network::proxy::Proxy;
 use crate::network::stream::Stream;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -260,6 +261,40 @@ async fn closing_within_a_limit_and_dropping_end_what_is_open() {
     }
 }
 
+/// The test runs itself again in a process that may open few descriptors.
+#[tokio::test]
+async fn clients_leave_the_program_most_of_its_descriptors() {
+    const FEW: &str = "KENNEL_TEST_FEW_DESCRIPTORS";
+    if std::env::var_os(FEW).is_some() {
+        let own = Arc::new(Gate::direct(proxy(&[]).settings));
+        let slots = Proxy::new(&own, &Trail::new(None, Origin::default())).slots;
+        return assert_eq!(slots.available_permits(), 64);
+    }
+    let name = std::thread::current().name().expect("that of the test").to_owned();
+    let mut again = std::process::Command::new("/bin/sh");
+    again.args(["-c", "ulimit -n 256 && exec \"$@\"", "sh"]).arg(std::env::current_exe().expect("a path"));
+    let output = again.args(["--exact", &name]).env(FEW, "1").output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[tokio::test]
+async fn one_connection_more_than_the_limit_waits() {
+    let (echo, _task) = echo().await;
+    let limits = NetworkLimits { connections: Some(1), ..NetworkLimits::default() };
+    let none = NetworkLimits { connections: Some(0), ..NetworkLimits::default() };
+    for door in Door::both() {
+        proxy(&[echo]).limits(&none).expect_err("no connection at all");
+        let proxy = proxy(&[echo]).limits(&limits).expect("a limit");
+        door.open(&proxy);
+        let first = tunnel(&door, echo).await;
+        let mut second = Box::pin(tunnel(&door, echo));
+        assert!(timeout(Duration::from_millis(50), &mut second).await.is_err(), "the first is open");
+        drop(first);
+        timeout(PATIENCE, second).await.expect("a free slot");
+    }
+}
+
 #[tokio::test]
 async fn hostile_requests_are_answered_and_end() {
     let (echo, _task) = echo().await;
@@ -329,4 +364,44 @@ async fn lines_of_the_log_name_the_connector() {
     assert_eq!(of("event"), ["egress", "egress"]);
     assert_eq!(of("decision"), ["denied", "allowed"]);
     assert_eq!(of("connector"), ["test", "test"]);
+}
+
+#[tokio::test]
+async fn each_refusal_is_a_line_of_the_log_whoever_answers() {
+    let long = format!("CONNECT a.example:1 HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
+    let requests: [(&[u8], bool); 9] = [
+        (b"\x05\x01\x00", true),
+        (b"\x05\x01\x02", false),
+        (b"\x05\x01\x00\x05\x07\x00\x01\x7f\x00\x00\x01\x00\x50", false),
+        (b"CONNECT\r\n\r\n", true),
+        (b"CONNECT a.example:1 HTTP/1.1\r\nno header\r\n\r\n", true),
+        (b"CONNECT evil%00.example:443 HTTP/1.1\r\n\r\n", true),
+        (b"CONNECT \xff.example:443 HTTP/1.1\r\n\r\n", true),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", true),
+        (long.as_bytes(), true),
+    ];
+    for (request, connect_only) in requests {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = dir.path().join("log");
+        let mut proxy = proxy(&[]).audit(Audit::new(&log)).expect("a log");
+        if connect_only {
+            proxy = proxy.connect_only();
+        }
+        let door = Door::Unix(tempfile::tempdir().expect("a directory"));
+        door.open(&proxy);
+        let mut client = door.client().await.expect("a connection");
+        // The proxy may close before it has read everything.
+        let _ = client.write_all(request).await;
+        let _ = client.read_to_end(&mut Vec::new()).await;
+        // A client that is gone has asked for nothing.
+        drop(door.client().await.expect("a connection"));
+        proxy.close().await;
+        let text = std::fs::read_to_string(&log).expect("a log");
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let [line] = &lines[..] else {
+            panic!("{}: {text}", request[..20.min(request.len())].escape_ascii())
+        };
+        assert_eq!([&line["decision"], &line["reason"]], ["denied", "malformed"]);
+    }
 }

@@ -57,14 +57,13 @@ pub(crate) enum AllowListOwner {
 
 impl Settings {
     /// The settings of a network, without what only a sandbox has. `environment` is the caller's, which may
-    /// name an upstream proxy; `descriptors` is its limit of open descriptors.
+    /// name an upstream proxy.
     ///
     /// # Errors
     /// The environment names an upstream proxy that is invalid.
     pub(crate) fn of(
         network: &Network,
         environment: &BTreeMap<OsString, OsString>,
-        descriptors: u64,
     ) -> Result<Self, PolicyError> {
         let upstream = match &network.upstream {
             Some(upstream) => Upstream::of(upstream, environment)
@@ -85,7 +84,7 @@ impl Settings {
             upstream,
             unused_upstream,
             name_servers: network.name_servers.iter().filter_map(|text| name_server(text)).collect(),
-            limits: ProxyLimits::of(&network.limits, descriptors),
+            limits: ProxyLimits::of(&network.limits),
             ..Self::default()
         })
     }
@@ -106,10 +105,11 @@ pub(crate) enum ProxyUpstream {
     },
 }
 
-/// [`NetworkLimits`] with the defaults filled in.
+/// [`NetworkLimits`] with the defaults filled in that no process decides.
 #[derive(Clone, Debug)]
 pub(crate) struct ProxyLimits {
-    pub(crate) connections: usize,
+    /// `None`: what the descriptors of the process that serves them suffice for.
+    pub(crate) connections: Option<usize>,
     pub(crate) header_size: usize,
     pub(crate) header_time: Duration,
     pub(crate) idle_time: Duration,
@@ -119,18 +119,15 @@ pub(crate) struct ProxyLimits {
 
 impl Default for ProxyLimits {
     fn default() -> Self {
-        Self::of(&NetworkLimits::default(), u64::MAX)
+        Self::of(&NetworkLimits::default())
     }
 }
 
 impl ProxyLimits {
-    /// `descriptors` is the limit of open descriptors of the embedding program.
-    pub(crate) fn of(limits: &NetworkLimits, descriptors: u64) -> Self {
+    pub(crate) fn of(limits: &NetworkLimits) -> Self {
         let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-        // Each connection takes two descriptors, and the program needs others.
-        let most = size(descriptors / 4).clamp(16, 4096);
         Self {
-            connections: limits.connections.map_or(most, |count| size(count.into())),
+            connections: limits.connections.map(|count| size(count.into())),
             header_size: limits.header_size.map_or(64 << 10, |bytes| size(bytes.bytes())),
             header_time: limits.header_time.map_or(Duration::from_secs(10), |span| span.duration()),
             idle_time: limits.idle_time.map_or(Duration::from_secs(15 * 60), |span| span.duration()),
