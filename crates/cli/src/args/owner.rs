@@ -12,7 +12,7 @@ const FLAG: &str = "--as-owner";
 const STEP: &str = "--owner-step";
 
 /// Whose rights Kennel and its commands have.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct AsOwner {
     /// As root: become the owner of the workspace first.
     ///

@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Flags that add to a policy file and override it.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct PolicyFlags {
     /// What to start from [default: repo-write].
     #[arg(long, value_name = "PROFILE", value_parser = word::<Profile>(profiles()))]

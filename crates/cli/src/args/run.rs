@@ -6,7 +6,7 @@ use clap::{Args, ValueHint};
 
 use super::{owner::AsOwner, policy::PolicyFlags, values};
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) policy: PolicyFlags,

@@ -155,7 +155,7 @@ pub(super) fn hidden(flag: Arg) -> Arg {
     flag.hide(true)
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct Exec {
     /// Name of the session.
     #[arg(value_name = "NAME")]

@@ -31,13 +31,20 @@ const NOT_UTF8: &str = "is not UTF-8";
 pub(crate) fn parse(typed: &[OsString]) -> Result<Arguments, clap::Error> {
     let words = typed.get(1..).unwrap_or_default();
     // `run` and `exec` start very often, and `--version` is how programs see whether Kennel is there. Building
-    // the flags of all commands takes as long as starting a process, so build only those of this command.
+    // the flags of all commands takes as long as starting a process, so build only those of this command, and
+    // none where there is no flag.
     let verb = match words.first().and_then(|verb| verb.to_str()) {
-        Some("run") => parse_one::<Run>(words).map(Verb::Run),
+        Some("run") => match command_alone(words.get(1..).unwrap_or_default()) {
+            Some(command) => Some(Verb::Run(Run { command, ..Run::default() })),
+            None => parse_one::<Run>(words).map(Verb::Run),
+        },
         Some("exec") if lacks_name(words) => {
             return Err(Arguments::command().error(ErrorKind::MissingRequiredArgument, NO_NAME));
         }
-        Some("exec") => parse_one::<Exec>(words).map(Verb::Exec),
+        Some("exec") => match (name(words.get(1)), command_alone(words.get(2..).unwrap_or_default())) {
+            (Some(name), Some(command)) => Some(Verb::Exec(Exec { name, command, ..Exec::default() })),
+            _ => parse_one::<Exec>(words).map(Verb::Exec),
+        },
         Some("--version" | "-V") => {
             let version = Command::new("kennel").version(env!("CARGO_PKG_VERSION"));
             match version.try_get_matches_from(typed) {
@@ -52,6 +59,24 @@ pub(crate) fn parse(typed: &[OsString]) -> Result<Arguments, clap::Error> {
         // The full parser writes every error and every help text.
         None => parse_all(typed).map_err(|error| with_advice(error, typed)),
     }
+}
+
+/// The command, if it comes without a flag before it: `make -j 4`, or `-- make`.
+fn command_alone(words: &[OsString]) -> Option<Vec<OsString>> {
+    let command = match words.first()?.as_encoded_bytes() {
+        b"--" => words.get(1..)?,
+        // What becomes of a `--` in the middle is the parser's.
+        [] | [b'-', ..] => return None,
+        _ if words.iter().any(|word| word == "--") => return None,
+        _ => words,
+    };
+    (!command.is_empty()).then(|| command.to_vec())
+}
+
+/// The name of a session, if the word is no flag.
+fn name(word: Option<&OsString>) -> Option<String> {
+    let name = word?.to_str()?;
+    (!name.is_empty() && !name.starts_with('-')).then(|| name.to_owned())
 }
 
 const NO_NAME: &str = "the name of the session is missing before `--`, as in: kennel exec NAME -- make test\n\n\
@@ -173,6 +198,14 @@ mod tests {
             "run --diff --commit true",
             "run run run",
             "run ls -la",
+            "run -- -x",
+            "run -- -- x",
+            "run -- --",
+            "run a -- b",
+            "run a --",
+            "exec a1 -- -- x",
+            "exec a1 b -- c",
+            "exec a1 --",
             "run --net none make -j 4 --net host -- -q",
             "run make --help",
             "run --color always true",
