@@ -18,7 +18,7 @@ pub const LONGEST_ANSWER: usize = 16 << 10;
 pub const ALL_LINES: u64 = u64::MAX;
 
 /// The version of this protocol: first in each call and question. It reveals a client of another version.
-pub const VERSION: u32 = 0x4b4e_4334;
+pub const VERSION: u32 = 0x4b4e_4335;
 
 records! { 'w,
 /// What a client sends to the session.
@@ -75,9 +75,9 @@ enum Answer<'w> {
     },
     /// The command, which has a terminal, was stopped by that signal.
     4 = Stopped { signal: u32 },
-    /// The command ended, or could not be started, and the session has collected its output. The bytes of the
-    /// report, of stdout and of stderr follow in the packet, or if nothing follows, they are in a memfd that
-    /// comes with this message.
+    /// The command ended, or could not be started, and the session has collected its output. The bytes of
+    /// stdout, of stderr and of the report follow in the packet, or if nothing follows, they are in a memfd
+    /// that comes with this message.
     5 = Collected {
         /// As in `Ended`.
         code: u32,
@@ -116,7 +116,8 @@ pub struct Manner<'w> {
     pub window: u32,
     /// Modes of that terminal, as in [`Handed::Terminal`](crate::control::Handed).
     pub modes: &'w [u8],
-    /// Bits: [`WANTS_REPORT`], [`IS_QUIET`], [`COLLECTS`], [`UNMARKED`], [`NAMES_VARIABLES`], [`AS_DATA`].
+    /// Bits: [`WANTS_REPORT`], [`IS_QUIET`], [`COLLECTS`], [`UNMARKED`], [`NAMES_VARIABLES`], [`AS_DATA`],
+    /// [`KEEPS`].
     pub report: u32,
 }
 
@@ -145,6 +146,11 @@ pub const NAMES_VARIABLES: u32 = 16;
 /// then.
 #[cfg(not(kennel_inside))]
 pub const AS_DATA: u32 = 32;
+
+/// Bit of [`Manner::report`], beside [`COLLECTS`]: the connection serves another request after this one. The
+/// client sends nothing else until it has the last answer.
+#[cfg(not(kennel_inside))]
+pub const KEEPS: u32 = 64;
 
 impl<'w> Field<'w> for Manner<'w> {
     fn take(cursor: &mut Cursor<'w>) -> Option<Self> {

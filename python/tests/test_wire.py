@@ -24,7 +24,7 @@ def test_a_call_has_the_bytes_that_the_protocol_says():
         modes=b"mm",
     )
     expected = [
-        b"4CNK",
+        b"5CNK",
         b"\x03\0\0\0/w\0",
         struct.pack("<Q", 1500),
         struct.pack("<II", 7, 24 << 16 | 80),

@@ -15,6 +15,7 @@ use tokio::net::unix::pipe;
 use crate::process::cause::Flood;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output};
+use crate::sys::packet::MemoryFile;
 
 /// The largest pipe of an ordinary user, in bytes: the default of `fs.pipe-max-size`.
 const LARGEST_PIPE: u64 = 1 << 20;
@@ -198,16 +199,42 @@ impl AsyncRead for ChildOutput {
     }
 }
 
+/// How much of a stream for a client stays in the memory of this process, in bytes. More goes into a memfd,
+/// which the client gets: so it is written once, into memory that only the client needs.
+const MOST_KEPT: usize = 1 << 20;
+
+/// What a stream carried: the beginning in a memfd, if there was much of it, and the rest.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    pub(crate) file: Option<MemoryFile>,
+    pub(crate) rest: Vec<u8>,
+}
+
+impl Kept {
+    /// All of it, in bytes.
+    pub(crate) fn length(&self) -> u64 {
+        self.file.as_ref().map_or(0, MemoryFile::length) + self.rest.len() as u64
+    }
+}
+
+impl From<Vec<u8>> for Kept {
+    fn from(rest: Vec<u8>) -> Self {
+        Self { file: None, rest }
+    }
+}
+
 /// Collects a stream of a command in memory.
 pub(crate) struct Collected {
     stream: Option<ChildOutput>,
     is_open: bool,
-    kept: Vec<u8>,
+    kept: Kept,
+    /// Whether it is for a client, which can read a memfd.
+    is_sent: bool,
 }
 
 impl Collected {
     pub(crate) fn new(stream: Option<ChildOutput>) -> Self {
-        Self { is_open: stream.is_some(), stream, kept: Vec::new() }
+        Self { is_open: stream.is_some(), stream, kept: Kept::default(), is_sent: false }
     }
 
     /// Whether the stream may carry more.
@@ -218,18 +245,27 @@ impl Collected {
     /// Reads once.
     pub(crate) async fn read(&mut self) -> Result<(), Error> {
         if let Some(stream) = &mut self.stream {
+            let Kept { file, rest } = &mut self.kept;
             // Twice as much each time, so that all of it is copied at most once more.
-            self.kept.reserve(LEAST_READ);
-            let count = stream.read_buf(&mut self.kept).await.map_err(unread())?;
+            rest.reserve(LEAST_READ);
+            let count = stream.read_buf(rest).await.map_err(unread())?;
             self.is_open = count > 0;
+            if self.is_sent && rest.len() >= MOST_KEPT {
+                let file = match file {
+                    Some(file) => file,
+                    None => file.insert(MemoryFile::new().map_err(unread())?),
+                };
+                file.append(rest).map_err(unread())?;
+                rest.clear();
+            }
         }
         Ok(())
     }
 
     /// Reads what is in the pipe now, without waiting. Returns the stream and the collected bytes.
-    pub(crate) fn finish(mut self) -> Result<(Option<ChildOutput>, Vec<u8>), Error> {
+    pub(crate) fn finish(mut self) -> Result<(Option<ChildOutput>, Kept), Error> {
         if let Some(stream) = self.stream.as_mut().filter(|_| self.is_open) {
-            stream.drain(&mut self.kept).map_err(unread())?;
+            stream.drain(&mut self.kept.rest).map_err(unread())?;
         }
         Ok((self.stream, self.kept))
     }
@@ -245,6 +281,13 @@ impl CollectedOutput {
     /// Takes the pipes of a command; `None` for an output that has none.
     pub(crate) fn new(stdout: Option<ChildOutput>, stderr: Option<ChildOutput>) -> Self {
         Self { stdout: Collected::new(stdout), stderr: Collected::new(stderr) }
+    }
+
+    /// The same for a client, which can read a memfd.
+    pub(crate) fn for_client(stdout: Option<ChildOutput>, stderr: Option<ChildOutput>) -> Self {
+        let mut collected = Self::new(stdout, stderr);
+        (collected.stdout.is_sent, collected.stderr.is_sent) = (true, true);
+        collected
     }
 
     /// Whether a stream may carry more.
@@ -263,11 +306,11 @@ impl CollectedOutput {
 
     /// The output once the command has ended. A background process or another command of the session may
     /// still hold the pipes. What they write after the end is not the output of this command.
-    pub(crate) fn end(self, mut outcome: Outcome) -> Result<Output, Error> {
+    pub(crate) fn end(self, mut outcome: Outcome) -> Result<(Outcome, [Kept; 2]), Error> {
         let (stdout, kept_out) = self.stdout.finish()?;
         let (stderr, kept_err) = self.stderr.finish()?;
         outcome.count(stdout.as_ref(), stderr.as_ref());
-        Ok(Output { outcome, stdout: kept_out, stderr: kept_err })
+        Ok((outcome, [kept_out, kept_err]))
     }
 }
 
@@ -289,7 +332,8 @@ pub(crate) async fn collected(
             read = collected.read(), if collected.is_open() => read?,
         }
     };
-    collected.end(outcome)
+    let (outcome, [stdout, stderr]) = collected.end(outcome)?;
+    Ok(Output { outcome, stdout: stdout.rest, stderr: stderr.rest })
 }
 
 fn unread() -> impl FnOnce(io::Error) -> Error {

@@ -60,7 +60,7 @@ pub(crate) struct Acceptor {
     pub(crate) place: NameGuard,
     pub(crate) session: Session,
     pub(crate) environment: ClientEnvironment,
-    pub(crate) allowed: AllowedPeer,
+    pub(crate) allowed: Arc<AllowedPeer>,
     pub(crate) stopped: watch::Sender<bool>,
 }
 
@@ -81,7 +81,8 @@ impl Acceptor {
                     () = &mut closed => break None,
                     connection = self.next() => if let Some(connection) = connection {
                         let place = WaitingPlace::new(&waiting);
-                        clients.spawn(serve(connection, self.session.clone(), self.environment, place));
+                        let (session, allowed) = (self.session.clone(), Arc::clone(&self.allowed));
+                        clients.spawn(serve(connection, session, self.environment, allowed, place));
                     },
                     // New clients cannot connect any more and none is left. The owner can still use the
                     // session.
@@ -168,8 +169,8 @@ impl Acceptor {
     }
 }
 
-/// Clients that have not sent their request yet, by the order in which they came. Clients that never send one
-/// keep nobody waiting: where too many wait, the oldest loses its place.
+/// Clients that have no request here, by the order in which they came. Clients that never send one keep nobody
+/// waiting: where too many wait, the oldest loses its place.
 #[derive(Debug, Default)]
 struct WaitingClients {
     places: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
@@ -187,15 +188,26 @@ pub(crate) struct WaitingPlace {
 
 impl WaitingPlace {
     fn new(clients: &Arc<WaitingClients>) -> Self {
+        let mut place = Self { clients: Arc::clone(clients), number: 0, held: oneshot::channel().1 };
+        place.take();
+        place
+    }
+
+    /// Takes the newest place.
+    pub(crate) fn take(&mut self) {
         let (holder, held) = oneshot::channel();
-        let number = clients.count.fetch_add(1, Relaxed);
-        let mut places = locked(&clients.places);
-        places.insert(number, holder);
+        self.number = self.clients.count.fetch_add(1, Relaxed);
+        self.held = held;
+        let mut places = locked(&self.clients.places);
+        places.insert(self.number, holder);
         if places.len() > MOST_WAITING {
             places.pop_first();
         }
-        drop(places);
-        Self { clients: Arc::clone(clients), number, held }
+    }
+
+    /// Leaves the place, because a request has arrived.
+    pub(crate) fn leave(&self) {
+        locked(&self.clients.places).remove(&self.number);
     }
 
     /// Waits until a newer client has taken the place.
@@ -206,7 +218,7 @@ impl WaitingPlace {
 
 impl Drop for WaitingPlace {
     fn drop(&mut self) {
-        locked(&self.clients.places).remove(&self.number);
+        self.leave();
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kennel_helper::client_wire;
 use kennel_helper::client_wire::{
-    ALL_LINES, AS_DATA, Ask, COLLECTS, IS_QUIET, NAMES_VARIABLES, UNMARKED, VERSION, WANTS_REPORT,
+    ALL_LINES, AS_DATA, Ask, COLLECTS, IS_QUIET, KEEPS, NAMES_VARIABLES, UNMARKED, VERSION, WANTS_REPORT,
 };
 use kennel_helper::wire::{Cursor, Field};
 use tokio::sync::mpsc::Sender;
@@ -61,6 +61,7 @@ pub(crate) struct CommandCall {
     pub(crate) is_quiet: bool,
     wants_data: bool,
     collects: bool,
+    keeps: bool,
     /// Whether no line of Kennel's follows output that a cap cuts.
     pub(crate) is_unmarked: bool,
     /// Whether a variable that the session keeps as it is makes the call fail.
@@ -120,6 +121,11 @@ impl Request {
 }
 
 impl Request {
+    /// Whether the connection serves another request after this one.
+    pub(crate) fn keeps_connection(&self) -> bool {
+        matches!(self, Self::Call(call, CallStreams::Collected(_)) if call.keeps)
+    }
+
     /// Whether it keeps the session from being idle: it does not only ask what is known.
     pub(crate) fn uses_session(&self) -> bool {
         match self {
@@ -171,6 +177,7 @@ impl CommandCall {
             is_quiet: manner.report & IS_QUIET != 0,
             wants_data: manner.report & AS_DATA != 0,
             collects: manner.report & COLLECTS != 0,
+            keeps: manner.report & KEEPS != 0,
             is_unmarked: manner.report & UNMARKED != 0,
             names_variables: manner.report & NAMES_VARIABLES != 0,
         };

@@ -207,7 +207,7 @@ impl Client {
             packet.extend_from_slice(&json);
             packet::send(&self.socket, &packet, &[])
         } else {
-            let memfd = packet::memory_file([&json]).map_err(|error| self.failed(error))?;
+            let memfd = packet::memory_file(&json).map_err(|error| self.failed(error))?;
             packet::send(&self.socket, &packet, &[memfd.as_fd()])
         };
         ignore_disconnect(sent.map_err(|error| self.failed(error)))?;
@@ -295,7 +295,7 @@ impl Client {
         let sent = if packet.len() <= LONGEST_ASK {
             packet::send(&self.socket, &packet, &stdio).map_err(|error| self.failed(error))
         } else {
-            let memfd = packet::memory_file([&bytes]).map_err(|error| self.failed(error))?;
+            let memfd = packet::memory_file(&bytes).map_err(|error| self.failed(error))?;
             let [input, output, error] = stdio;
             self.ask(&call.ask(length, false), &[input, output, error, memfd.as_fd()])
         };

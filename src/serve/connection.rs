@@ -1,7 +1,7 @@
 //! A connection to a client: it receives packets and sends answers.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
@@ -14,11 +14,12 @@ use serde_json::ser::CompactFormatter;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::process::output::Kept;
 use crate::report::enforcement::{Note, Scope};
 use crate::report::error::Error;
 use crate::report::escape::{self, harmless};
 use crate::report::failure::exit;
-use crate::report::outcome::{Outcome, Output};
+use crate::report::outcome::Outcome;
 use crate::report::remedy::{Remedy, Wording};
 use crate::report::shortage::of_call;
 use crate::report::{Report, failure};
@@ -26,7 +27,7 @@ use crate::serve::question::{Problem, Reply};
 use crate::session::Session;
 use crate::sys::closing::HeldFd;
 use crate::sys::packet;
-use crate::sys::packet::Packet;
+use crate::sys::packet::{MemoryFile, Packet};
 use crate::sys::{self, closing};
 
 /// How long a client may take to disconnect after the last answer.
@@ -116,7 +117,7 @@ pub(crate) struct EndMessage {
     pub(crate) lines: Vec<Remedy>,
     pub(crate) report: Option<Report>,
     /// Stdout and stderr, if the session has collected them.
-    pub(crate) output: Option<[Vec<u8>; 2]>,
+    pub(crate) output: Option<[Kept; 2]>,
     pub(crate) form: Form,
 }
 
@@ -138,6 +139,11 @@ impl Connection {
                 None
             }
         }
+    }
+
+    /// The socket, to check who is at its other end.
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.get_ref().as_fd()
     }
 
     /// The next packet; `None` if the client has left or the packet cannot be received.
@@ -183,28 +189,27 @@ impl Connection {
         let report = report
             .map(|report| escape::json(&form.report(report), CompactFormatter).unwrap_or_default())
             .unwrap_or_default();
-        let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let (report_length, message) = (length(&report), message.as_bytes());
+        let length = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+        let (report_length, message) = (length(report.len() as u64), message.as_bytes());
         let Some([stdout, stderr]) = output else {
             let answer = Answer::Ended { code, signal, report: report_length, message };
             if report.is_empty() {
                 return self.answer(&answer, None);
             }
-            return match packet::memory_file([&report]) {
+            return match packet::memory_file(&report) {
                 Ok(memfd) => self.answer(&answer, Some(memfd.as_fd())),
                 Err(error) => self.refuse_for_shortage("send the report", &error),
             };
         };
-        let (stdout_length, stderr_length) = (length(&stdout), length(&stderr));
         let answer = Answer::Collected {
             code,
             signal,
+            stdout: length(stdout.length()),
+            stderr: length(stderr.length()),
             report: report_length,
-            stdout: stdout_length,
-            stderr: stderr_length,
             message,
         };
-        self.send_with(&answer, [report, stdout, stderr], None);
+        self.send_with(&answer, [stdout, stderr, report.into()], None);
     }
 
     /// Sends the result of a command.
@@ -222,20 +227,19 @@ impl Connection {
     }
 
     /// Sends the result of a command whose output was collected.
-    pub(crate) fn collected(&self, result: Result<Output, Error>, wishes: &Wishes<'_>) {
-        let (result, stdout, stderr) = match result {
-            Ok(Output { outcome, stdout, stderr }) => (Ok(outcome), stdout, stderr),
-            Err(error) => (Err(error), Vec::new(), Vec::new()),
+    pub(crate) fn collected(&self, result: Result<(Outcome, [Kept; 2]), Error>, wishes: &Wishes<'_>) {
+        let (result, output) = match result {
+            Ok((outcome, output)) => (Ok(outcome), output),
+            Err(error) => (Err(error), Default::default()),
         };
         let (code, signal) = status(&result);
         let report = Some(Report::of(&result).with_weaker_enforcement());
-        let output = Some([stdout, stderr]);
         self.end(EndMessage {
             code,
             signal,
             lines: wishes.lines(result.as_ref()),
             report,
-            output,
+            output: Some(output),
             form: wishes.form,
         });
     }
@@ -249,24 +253,25 @@ impl Connection {
         // Plain data always serializes.
         let json = serde_json::to_vec(&reply).unwrap_or_default();
         let length = u32::try_from(json.len()).unwrap_or(u32::MAX);
-        self.send_with(&Answer::Reply { length }, [json], descriptor);
+        self.send_with(&Answer::Reply { length }, [json.into()], descriptor);
     }
 
     /// Sends an answer with bytes that follow it: in the packet if they fit, else in a memfd.
     fn send_with<const N: usize>(
         &self,
         answer: &Answer<'_>,
-        parts: [Vec<u8>; N],
+        parts: [Kept; N],
         descriptor: Option<BorrowedFd<'_>>,
     ) {
         let mut packet = Vec::new();
         answer.put(&mut packet);
         let socket = self.socket.get_ref().as_fd();
-        if packet.len() + parts.iter().map(Vec::len).sum::<usize>() <= LONGEST_ANSWER {
-            parts.iter().for_each(|part| packet.extend_from_slice(part));
+        let length = packet.len() as u64 + parts.iter().map(Kept::length).sum::<u64>();
+        if parts.iter().all(|part| part.file.is_none()) && length <= LONGEST_ANSWER as u64 {
+            parts.iter().for_each(|part| packet.extend_from_slice(&part.rest));
             return send(socket, &packet, descriptor);
         }
-        match packet::memory_file(parts) {
+        match in_memfd(parts) {
             Ok(memfd) => send(socket, &packet, Some(memfd.as_fd())),
             Err(error) => self.refuse_for_shortage("send the answer", &error),
         }
@@ -350,6 +355,25 @@ fn refuse(socket: BorrowedFd<'_>, reason: &str, remedy: Option<&str>) {
     let code = exit::FAILED.into();
     let answer = Answer::Ended { code, signal: 0, report: 0, message: message.as_bytes() };
     send(socket, &encoded(&answer), None);
+}
+
+/// All of it, one after the other. What is in a memfd already stays there if it is the first.
+fn in_memfd(parts: impl IntoIterator<Item = Kept>) -> io::Result<OwnedFd> {
+    let mut all = None;
+    for Kept { file, rest } in parts {
+        let mut memfd = match (all, file) {
+            (None, Some(file)) => file,
+            (None, None) => MemoryFile::new()?,
+            (Some(all), None) => all,
+            (Some(mut all), Some(file)) => {
+                MemoryFile::append_file(&mut all, &file)?;
+                all
+            }
+        };
+        memfd.append(&rest)?;
+        all = Some(memfd);
+    }
+    all.map_or_else(MemoryFile::new, Ok).map(MemoryFile::into_fd)
 }
 
 fn encoded(answer: &Answer<'_>) -> Vec<u8> {

@@ -102,7 +102,7 @@ impl Session {
             place: NameGuard(Arc::clone(&place)),
             session: self.clone(),
             environment,
-            allowed,
+            allowed: Arc::new(allowed),
             stopped: stopper,
         };
         let task = tokio::spawn(acceptor.run()).abort_handle();

@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kennel_helper::client_wire::Answer;
@@ -18,13 +19,13 @@ use crate::command::child::{Child, Stops};
 use crate::command::outlet::OutputCopier;
 use crate::policy::limits::Limits;
 use crate::policy::units::Size;
-use crate::process::output::{ChildOutput, CollectedOutput};
+use crate::process::output::{ChildOutput, CollectedOutput, Kept};
 use crate::process::stdio::DefaultStdio;
 use crate::report::error::Error;
-use crate::report::outcome::{Outcome, Output};
+use crate::report::outcome::Outcome;
 use crate::report::remedy::SettingKey;
 use crate::report::shortage::is_shortage;
-use crate::serve::accept::WaitingPlace;
+use crate::serve::accept::{AllowedPeer, WaitingPlace};
 use crate::serve::call::{
     CallStreams, ClientEnvironment, CommandCall, MOST_COLLECTED, Order, Request, is_ending, order,
 };
@@ -41,11 +42,13 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the end of a command waits until what its client gave is closed here.
 const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Serves one client, which waits at its place until its request has arrived.
+/// Serves one client, which waits at its place until its request has arrived. Then its requests, one after the
+/// other, if it keeps the connection.
 pub(crate) async fn serve(
     connection: Connection,
     session: Session,
     environment: ClientEnvironment,
+    allowed: Arc<AllowedPeer>,
     mut place: WaitingPlace,
 ) -> NextStep {
     let first = tokio::select! {
@@ -57,8 +60,7 @@ pub(crate) async fn serve(
             return NextStep::Nothing;
         }
     };
-    drop(place);
-    let packet = match first {
+    let mut packet = match first {
         Ok(Ok(packet)) if !packet.bytes.is_empty() => packet,
         Ok(Err(error)) if error.raw_os_error().is_some_and(is_shortage) => {
             connection.refuse_for_shortage("receive what the client sends", &error);
@@ -67,31 +69,62 @@ pub(crate) async fn serve(
         }
         _ => return NextStep::Nothing,
     };
-    let request = Request::decode(packet);
+    loop {
+        place.leave();
+        let request = Request::decode(packet);
+        if matches!(request, Some(Request::Stop)) {
+            return NextStep::Stop(Some(connection));
+        }
+        let keeps = request.as_ref().is_some_and(Request::keeps_connection);
+        let next_step = answer(&connection, &session, environment, request).await;
+        if !keeps || !matches!(next_step, NextStep::Nothing) {
+            // Read signals that cross the answer: closing a socket with unread data makes the kernel discard
+            // the answer.
+            if timeout(LINGER, connection.wait_until_gone()).await.is_ok() {
+                connection.close_later();
+            }
+            return next_step;
+        }
+        place.take();
+        // The client opens another connection if this one is closed while it has no request here.
+        packet = tokio::select! {
+            biased;
+            packet = connection.next() => match packet {
+                // It may have entered a sandbox since.
+                Some(packet) if allowed.check(connection.socket()).is_ok() => packet,
+                _ => return NextStep::Nothing,
+            },
+            () = place.lost() => return NextStep::Nothing,
+            () = session.closed() => return NextStep::Nothing,
+        };
+    }
+}
+
+/// Carries out a request and answers it.
+async fn answer(
+    connection: &Connection,
+    session: &Session,
+    environment: ClientEnvironment,
+    request: Option<Request>,
+) -> NextStep {
     let _using = request.as_ref().filter(|request| request.uses_session()).map(|_| session.begin_use());
-    let next_step = match request {
-        Some(Request::Call(call, streams)) => run(&connection, &session, environment, *call, streams).await,
-        Some(Request::Shell(call, streams)) => shell::run(&connection, &session, *call, streams).await,
+    match request {
+        Some(Request::Call(call, streams)) => run(connection, session, environment, *call, streams).await,
+        Some(Request::Shell(call, streams)) => shell::run(connection, session, *call, streams).await,
         Some(Request::Detach(call, log)) => {
-            detached::start(&connection, &session, environment, *call, log).await
+            detached::start(connection, session, environment, *call, log).await
         }
         Some(Request::About(id, question)) => {
-            detached::answer(&connection, &session, id, question).await;
+            detached::answer(connection, session, id, question).await;
             NextStep::Nothing
         }
-        Some(Request::Question(question)) => answering::answer(&connection, &session, question).await,
-        Some(Request::Stop) => return NextStep::Stop(Some(connection)),
+        Some(Request::Question(question)) => answering::answer(connection, session, question).await,
+        Some(Request::Stop) => NextStep::Stop(None),
         None => {
             connection.refuse("the request is malformed, or from another version of Kennel");
             NextStep::Nothing
         }
-    };
-    // Read signals that cross the answer: closing a socket with unread data makes the kernel discard the
-    // answer.
-    if timeout(LINGER, connection.wait_until_gone()).await.is_ok() {
-        connection.close_later();
     }
-    next_step
 }
 
 async fn run(
@@ -110,8 +143,7 @@ async fn run(
     let result = match (call.command(session, environment), streams) {
         (Ok(command), CallStreams::Given(stdio)) => {
             let result = run_to_end(connection, session, call, stdio, command).await;
-            let without_output = |outcome| Output { outcome, stdout: Vec::new(), stderr: Vec::new() };
-            result.map(|result| result.map(without_output))
+            result.map(|result| result.map(|outcome| (outcome, Default::default())))
         }
         (Ok(command), CallStreams::Collected(stdin)) => {
             collect(connection, session, call, stdin, command).await
@@ -123,7 +155,7 @@ async fn run(
     // Who has seen the end may execute or lock the file to which the command wrote.
     let _ = timeout(CLOSE_PATIENCE, closed.recv()).await;
     // No setting of the session raises a timeout that the client has set.
-    if let Ok(Output { outcome, .. }) = &mut result
+    if let Ok((outcome, _)) = &mut result
         && own_timeout.is_some()
         && outcome.timeout == own_timeout
     {
@@ -138,7 +170,7 @@ async fn run(
     if collects {
         connection.collected(result, &wishes);
     } else {
-        connection.ended(&result.map(|output| output.outcome), &wishes);
+        connection.ended(&result.map(|(outcome, _)| outcome), &wishes);
     }
     if is_over { NextStep::Stop(None) } else { NextStep::Nothing }
 }
@@ -183,7 +215,7 @@ async fn collect(
     call: CommandCall,
     stdin: Option<HeldFd>,
     mut command: Command,
-) -> Option<Result<Output, Error>> {
+) -> Option<Result<(Outcome, [Kept; 2]), Error>> {
     command.hints(!call.is_quiet);
     if session.prepared().compiled.commands.limits.output.is_none() {
         command.limits(Limits { output: Some(Size::from_bytes(MOST_COLLECTED)), ..Limits::default() });
@@ -196,7 +228,7 @@ async fn collect(
         Err(error) => return Some(Err(error)),
     };
     leave_unmarked(&mut child);
-    let mut output = CollectedOutput::new(child.stdout.take(), child.stderr.take());
+    let mut output = CollectedOutput::for_client(child.stdout.take(), child.stderr.take());
     let outcome = follow(connection, &mut child, &mut output, &mut passed).await?;
     Some(outcome.and_then(|outcome| output.end(outcome)))
 }

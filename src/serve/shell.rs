@@ -6,6 +6,7 @@ use std::pin::pin;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::yield_now;
 
+use crate::process::output::Kept;
 use crate::report::Report;
 use crate::report::enforcement::Scope;
 use crate::report::error::Error;
@@ -68,7 +69,7 @@ pub(crate) async fn run(
             }
             let report = wants_report.then(|| report(&output));
             let report = if collects { report.map(Report::with_weaker_enforcement) } else { report };
-            let streams = collects.then_some([output.stdout, output.stderr]);
+            let streams = collects.then(|| [output.stdout, output.stderr].map(Kept::from));
             let (code, signal) = end;
             let (code, signal) = (code.into(), signal_number(signal));
             connection.end(EndMessage { code, signal, lines, report, output: streams, form });

@@ -202,6 +202,7 @@ impl Snippet {
         let ((out, stdout), (err, stderr)) = (stdout.finish()?, stderr.finish()?);
         outcome.count(out.as_ref(), err.as_ref());
         shell.leave([out, err]);
+        let (stdout, stderr) = (stdout.rest, stderr.rest);
         Ok(Some(ShellOutput { outcome, stdout, stderr, directory, origin, has_ended }))
     }
 

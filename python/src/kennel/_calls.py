@@ -116,7 +116,7 @@ def check_length(call: bytes) -> None:
 
 def parts_of(end: _wire.Ended, descriptors: list[int]) -> tuple[bytes, bytes | None, bytes | None]:
     """The report, stdout and stderr of an end. The descriptors stay open."""
-    lengths = (end.report, end.stdout or 0, end.stderr or 0)
+    lengths = (end.stdout or 0, end.stderr or 0, end.report)
     total = sum(lengths)
     if end.rest and len(end.rest) != total:
         raise _wire.malformed()
@@ -124,13 +124,13 @@ def parts_of(end: _wire.Ended, descriptors: list[int]) -> tuple[bytes, bytes | N
         report = stdout = stderr = b""
     elif end.rest:
         rest = end.rest
-        report, stdout, stderr = (
+        stdout, stderr, report = (
             rest[: lengths[0]],
             rest[lengths[0] : lengths[0] + lengths[1]],
             rest[lengths[0] + lengths[1] :],
         )
     elif descriptors:
-        report, stdout, stderr = _connection.read_parts(descriptors[0], *lengths)
+        stdout, stderr, report = _connection.read_parts(descriptors[0], *lengths)
     else:
         raise _wire.malformed()
     return report, None if end.stdout is None else stdout, None if end.stderr is None else stderr

@@ -28,6 +28,7 @@ MOST_DESCRIPTORS = 4
 
 # Plain numbers: operators of `enum` take longer than the calls.
 _CLOSED_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
+_PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 _IS_CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
 _credentials = struct.Struct("3i").unpack
@@ -96,8 +97,22 @@ def send(connection: socket.socket, packet: bytes, descriptors: Sequence[int] = 
         pass
 
 
-def patience(connection: socket.socket, seconds: float) -> None:
-    """How long `receive` waits from now on."""
+def is_open(connection: socket.socket) -> bool:
+    """Whether the session has neither closed a connection nor sent anything."""
+    try:
+        connection.recv(1, _PEEK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def patience(connection: socket.socket, seconds: float | None) -> None:
+    """How long `receive` waits from now on; `None` is forever."""
+    if seconds is None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _seconds(0, 0))
+        return
     seconds = min(seconds, 1e9)
     whole = int(seconds)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _seconds(whole, max(1, int((seconds - whole) * 1e6))))

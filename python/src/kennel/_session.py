@@ -33,6 +33,8 @@ class SessionBase:
     _end: weakref.finalize[Any, Any] | None = None
     _is_closed = False
     _directory: str | None = None
+    _kept: list[tuple[socket.socket, float | None]]
+    """Connections for further commands, each with how long it waits for answers."""
 
     name: str
     """The session's name, as `kennel session list` shows it."""
@@ -45,6 +47,7 @@ class SessionBase:
         _launch.check_directory(path.parent)
         self.name = path.name.removesuffix(".sock")
         self.socket_path = str(path)
+        self._kept = _connections_of(self)
 
     async def _start(self, policy: Policy, name: str | None, timeout: float, idle: float | None) -> None:
         """Starts a session, which is this object's until `_end` is called, this object is gone, or the program ends."""
@@ -58,10 +61,13 @@ class SessionBase:
             host.kill()
             raise
         self.socket_path = socket_path
+        self._kept = _connections_of(self)
         self._end = weakref.finalize(self, host.end)
 
     def _close(self) -> None:
         self._is_closed = True
+        if self in _keeping:
+            _close_kept(self._kept)
         if self._end is not None:
             self._end()
 
@@ -179,16 +185,16 @@ class SessionBase:
         decode = _calls.encoding_of(text, encoding, errors)
         late = None if timeout is None else timeout + _connection.MARGIN_SECONDS
         if stdout == stderr == PIPE:
-            wishes = _wire.WANTS_REPORT | _wire.COLLECT
+            wishes = _wire.WANTS_REPORT | _wire.COLLECT | _wire.KEEPS
             packet, long_call = self._packet(args, shell=shell, cwd=cwd, env=env, timeout=timeout, wishes=wishes)
             if input is None and stdin is None and long_call is None:
-                end, report, out, err = await self._collect(packet, (), late)
+                end, report, out, err = await self._collect(packet, (), late, keeps=True)
             else:
                 with _connection.Descriptors() as given:
                     given.add_stdin(None if input is None else _calls.encoded(input, decode), stdin)
                     if long_call is not None:
                         given.add_memfd(long_call)
-                    end, report, out, err = await self._collect(packet, given.sent, late)
+                    end, report, out, err = await self._collect(packet, given.sent, late, keeps=True)
         else:
             with _connection.Descriptors() as given:
                 given.add_stdin(None if input is None else _calls.encoded(input, decode), stdin)
@@ -204,9 +210,15 @@ class SessionBase:
         """Runs a command with streams of the caller's. `keywords` are those of `popen`."""
         raise NotImplementedError
 
-    async def _collect(self, packet: bytes, descriptors: Sequence[int], late: float | None) -> Collected:
-        """Runs a command whose output the session collects: one message, one answer."""
-        connection = await self._open()
+    async def _collect(
+        self, packet: bytes, descriptors: Sequence[int], late: float | None, keeps: bool = False
+    ) -> Collected:
+        """Runs a command whose output the session collects: one message, one answer.
+
+        `keeps` is whether the packet has the wish that its connection serves another command.
+        """
+        self._check_open()
+        connection = (self._reused(late) if keeps else None) or await self._open()
         try:
             _connection.send(connection, packet, descriptors)
             while True:
@@ -229,8 +241,29 @@ class SessionBase:
         except BaseException:
             _connection.abandon(connection)
             raise
-        connection.close()
+        if keeps:
+            self._keep(connection, late)
+        else:
+            connection.close()
         return end, *parts
+
+    def _reused(self, late: float | None) -> socket.socket | None:
+        """A connection that has served a request, and serves another one."""
+        while self._kept:
+            connection, before = self._kept.pop()
+            if _connection.is_open(connection):
+                if late is None and before is not None:
+                    _connection.patience(connection, None)
+                return connection
+            connection.close()
+        return None
+
+    def _keep(self, connection: socket.socket, late: float | None) -> None:
+        """Keeps a connection for the next command. A forked process has none of them."""
+        if self._is_closed or len(self._kept) >= _MOST_KEPT:
+            connection.close()
+            return
+        self._kept.append((connection, late))
 
     async def _detach(
         self,
@@ -331,6 +364,33 @@ class SessionBase:
         with await self._asked(question) as asked:
             question.result(asked.text)
             return socket.socket(fileno=asked.descriptor())
+
+
+_MOST_KEPT = 8
+"""How many connections a session keeps: as many commands as usually run side by side."""
+
+_keeping: weakref.WeakSet[SessionBase] = weakref.WeakSet()
+
+
+def _connections_of(session: SessionBase) -> list[tuple[socket.socket, float | None]]:
+    kept: list[tuple[socket.socket, float | None]] = []
+    _keeping.add(session)
+    weakref.finalize(session, _close_kept, kept)
+    return kept
+
+
+def _close_kept(kept: list[tuple[socket.socket, float | None]]) -> None:
+    while kept:
+        kept.pop()[0].close()
+
+
+def _forget_kept() -> None:
+    """Closes what a forked process has of its parent's connections: the two would read each other's answers."""
+    for session in _keeping:
+        _close_kept(session._kept)
+
+
+os.register_at_fork(after_in_child=_forget_kept)
 
 
 def _attached(kind: type[SessionBase], path: str) -> SessionBase:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from kennel import _remedy
 from kennel.errors import ProtocolError
 
-VERSION = 0x4B4E4334
+VERSION = 0x4B4E4335
 """First field of a call, and of a question."""
 
 LONGEST_PACKET = 32 << 10
@@ -42,7 +42,7 @@ DETACHED, OUTPUT, DROPPED = 11, 12, 13
 ANSWER = 50
 
 # Wishes of a call.
-WANTS_REPORT, IS_QUIET, COLLECT, UNMARKED, NAMES_VARIABLES, AS_DATA = 1, 2, 4, 8, 16, 32
+WANTS_REPORT, IS_QUIET, COLLECT, UNMARKED, NAMES_VARIABLES, AS_DATA, KEEPS = 1, 2, 4, 8, 16, 32, 64
 
 _u32 = Struct("<I").pack
 _u32_u32 = Struct("<II").pack
@@ -157,7 +157,7 @@ class Ended(NamedTuple):
     stdout: int | None
     stderr: int | None
     rest: bytes
-    """What follows the message in the packet: report, stdout and stderr."""
+    """What follows the message in the packet: stdout, stderr and report."""
 
 
 def number_of(packet: bytes) -> int:

@@ -57,7 +57,7 @@ impl Client {
     pub fn start_detached(&self, call: &Call, log: Option<BorrowedFd<'_>>) -> Result<(), Error> {
         let bytes = call.encode()?;
         let length = u32::try_from(bytes.len()).map_err(|_| self.failed(Errno::E2BIG))?;
-        let memfd = packet::memory_file([&bytes]).map_err(|error| self.failed(error))?;
+        let memfd = packet::memory_file(&bytes).map_err(|error| self.failed(error))?;
         let descriptors: Vec<_> = [memfd.as_fd()].into_iter().chain(log).collect();
         ignore_disconnect(self.ask(&Ask::Detach { length }, &descriptors))
     }

@@ -148,7 +148,7 @@ impl Calling {
         }
         let streams = streams.map_err(Error::io("open a pipe to a shell"))?;
         let mut output = CallOutput::new(streams, self.job.copier.take());
-        let snippet = packet::memory_file([self.job.snippet.as_bytes()]);
+        let snippet = packet::memory_file(self.job.snippet.as_bytes());
         let snippet = snippet.map_err(Error::io("write a snippet to a memfd"))?;
         let (reports, to_reports) = Reports::new()?;
         let number = keeper.call(&CallFiles {
