@@ -241,7 +241,7 @@ class SessionBase:
         except BaseException:
             _connection.abandon(connection)
             raise
-        if keeps:
+        if keeps and end.stdout is not None:
             self._keep(connection, late)
         else:
             connection.close()
