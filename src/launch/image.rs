@@ -62,6 +62,14 @@ impl Images {
         Ok(SpawnedInit { control, pidfd, pid, is_in_group, birth })
     }
 
+    /// Images whose memfd the host does not execute.
+    #[cfg(test)]
+    pub(crate) fn with_refused_memfd(options: SpawnOptions) -> io::Result<Self> {
+        // EACCES of execve(2): it is no regular file.
+        let refused = Image(File::open("/dev/null")?.into());
+        Ok(Self { options, sealed: Some(refused), on_disk: OnceLock::new() })
+    }
+
     /// The image to execute: the memfd, or the file on disk once the host has refused to execute the memfd.
     fn current(&self) -> Result<&Image, Error> {
         match (self.on_disk.get(), &self.sealed) {
@@ -77,16 +85,15 @@ impl Images {
         Ok(self.on_disk.get_or_init(|| image))
     }
 
-    /// After a process could not execute the image: whether the next one may, from a file on disk. An older
-    /// kernel with `vm.memfd_noexec`, or a security module, refuses to execute a memfd.
+    /// After a process could not execute the image: makes the next one execute a file on disk. An older kernel
+    /// with `vm.memfd_noexec`, or a security module, refuses to execute a memfd. Another start may have made the
+    /// file meanwhile, so the caller says with `is_last` whether this process had it.
     ///
     /// # Errors
-    /// The reason, with a remedy, if there is no other image.
-    pub(crate) fn after(&self, error: CloneError) -> Result<(), Error> {
+    /// The reason, with a remedy, if no other image helps.
+    pub(crate) fn after(&self, error: CloneError, is_last: bool) -> Result<(), Error> {
         match error {
-            CloneError::Exec(error)
-                if error.kind() == io::ErrorKind::PermissionDenied && self.on_disk.get().is_none() =>
-            {
+            CloneError::Exec(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_last => {
                 self.use_disk().map(drop)
             }
             error => Err(birth_error(error, self.options.users)),

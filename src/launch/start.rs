@@ -125,8 +125,10 @@ fn begin(images: &Images, role: &Role<'_>, leaf: Option<Leaf>) -> Result<Waiting
         leaf.add_process(pid)?;
     }
 
-    // uid_map and gid_map of user_namespaces(7). Init may only map its own ids, one each.
-    images.map_ids(pid)?;
+    // uid_map and gid_map of user_namespaces(7). Init may only map its own ids, one each. A bridge needs no more.
+    if !matches!(role, Role::Bridge { .. }) {
+        images.map_ids(pid)?;
+    }
 
     send_role(&init, role)?;
     Ok(init)
@@ -134,11 +136,14 @@ fn begin(images: &Images, role: &Role<'_>, leaf: Option<Leaf>) -> Result<Waiting
 
 /// Waits until init has executed its image. If the host does not execute that one, starts init once more.
 fn executed(mut init: WaitingInit, images: &Images, role: &Role<'_>) -> Result<WaitingInit, Error> {
-    let Some(Err(error)) = init.take_birth().map(Birth::executed) else { return Ok(init) };
-    images.after(error)?;
-    let leaf = init.take_leaf();
-    drop(init);
-    executed(begin(images, role, leaf)?, images, role)
+    for is_last in [false, true] {
+        let Some(Err(error)) = init.take_birth().map(Birth::executed) else { break };
+        images.after(error, is_last)?;
+        let leaf = init.take_leaf();
+        drop(init);
+        init = begin(images, role, leaf)?;
+    }
+    Ok(init)
 }
 
 /// sendmsg(2): the first message tells init what it is, and which namespaces to make.
@@ -154,4 +159,23 @@ fn send_plan(inside: &Inside, plan: &Memfd, own_steps: Option<&Memfd>) -> Result
     Handover::Plan { plan: plan.length, own: own_steps.map_or(0, |steps| steps.length) }.put(&mut message);
     let memfds: Vec<BorrowedFd<'_>> = std::iter::once(plan).chain(own_steps).map(AsFd::as_fd).collect();
     ignore_epipe(inside.send(&message, memfds)).map_err(Error::io("hand over the plan"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::birth::{SpawnOptions, Users};
+
+    #[test]
+    fn a_memfd_that_the_host_does_not_execute_is_replaced_by_a_file() {
+        let images = Images::with_refused_memfd(SpawnOptions::of(Users::Own)).expect("images");
+        let role = Role::Zygote { namespaces: &[] };
+        let begun = || begin(&images, &role, None).expect("begun");
+        // Dropped before it could not execute its image.
+        drop(begun());
+        let mut first = executed(begun(), &images, &role).expect("from a file");
+        assert!(first.take_birth().is_none());
+        // From now on the file is what is executed.
+        assert!(begun().take_birth().expect("a birth").executed().is_ok());
+    }
 }

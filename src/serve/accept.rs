@@ -312,6 +312,22 @@ impl AllowedPeer {
         }
         if there == self.namespaces { Ok(()) } else { Err(PeerRefused::Namespace) }
     }
+
+    /// Checks the peer once more. Its credentials are those with which it connected, so this looks at its user,
+    /// too.
+    pub(crate) fn check_again(&self, connection: BorrowedFd<'_>) -> Result<(), PeerRefused> {
+        let pid = getsockopt(&connection, PeerCredentials).map_err(|_| PeerRefused::Unknown)?.pid();
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))
+            .map_err(|error| PeerRefused::Unknown.unless_shortage(error))?;
+        // Real, effective, saved and of files.
+        let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+        let mut users = users.split_whitespace().map(str::parse::<u32>).peekable();
+        if users.peek().is_none() || users.any(|user| user != Ok(self.user)) {
+            return Err(PeerRefused::User);
+        }
+        // It still lives after that: then the file told about it.
+        self.check(connection)
+    }
 }
 
 /// A pidfd of the process that connected. Linux before 6.5 has no SO_PEERPIDFD: there it opens the PID.

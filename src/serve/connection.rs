@@ -37,6 +37,8 @@ pub(crate) const LINGER: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) enum NextStep {
     Nothing,
+    /// The client has left, or has broken the protocol: it gets no answer.
+    Gone,
     /// End the session; close the connection afterwards.
     Stop(Option<Connection>),
 }

@@ -87,16 +87,28 @@ pub(crate) async fn serve(
         }
         place.take();
         // The client opens another connection if this one is closed while it has no request here.
-        packet = tokio::select! {
+        let next = tokio::select! {
             biased;
-            packet = connection.next() => match packet {
-                // It may have entered a sandbox since.
-                Some(packet) if allowed.check(connection.socket()).is_ok() => packet,
-                _ => return NextStep::Nothing,
-            },
+            next = connection.first() => next,
             () = place.lost() => return NextStep::Nothing,
             () = session.closed() => return NextStep::Nothing,
         };
+        packet = match next {
+            Ok(packet) if !packet.bytes.is_empty() => packet,
+            Err(error) if error.raw_os_error().is_some_and(is_shortage) => {
+                connection.refuse_for_shortage("receive what the client sends", &error);
+                return NextStep::Nothing;
+            }
+            _ => return NextStep::Nothing,
+        };
+        // It may have entered a sandbox or become another user since.
+        if let Err(reason) = allowed.check_again(connection.socket()) {
+            match reason.shortage() {
+                Some(error) => connection.refuse_for_shortage("check the client", &error),
+                None => connection.refuse(&reason.to_string()),
+            }
+            return NextStep::Nothing;
+        }
     }
 }
 
@@ -151,7 +163,7 @@ async fn run(
         (Err(error), _) => Some(Err(error)),
     };
     // `None`: the client has left, and the command was killed.
-    let Some(mut result) = result else { return NextStep::Nothing };
+    let Some(mut result) = result else { return NextStep::Gone };
     // Who has seen the end may execute or lock the file to which the command wrote.
     let _ = timeout(CLOSE_PATIENCE, closed.recv()).await;
     // No setting of the session raises a timeout that the client has set.
@@ -217,8 +229,14 @@ async fn collect(
     mut command: Command,
 ) -> Option<Result<(Outcome, [Kept; 2]), Error>> {
     command.hints(!call.is_quiet);
-    if session.prepared().compiled.commands.limits.output.is_none() {
-        command.limits(Limits { output: Some(Size::from_bytes(MOST_COLLECTED)), ..Limits::default() });
+    // The answer has 32 bits for each length.
+    let longest = Size::from_bytes(u32::MAX.into());
+    let cap = match session.prepared().compiled.commands.limits.output {
+        None => Some(Size::from_bytes(MOST_COLLECTED)),
+        Some(cap) => (cap > longest).then_some(longest),
+    };
+    if cap.is_some() {
+        command.limits(Limits { output: cap, ..Limits::default() });
     }
     if let Some(stdin) = stdin {
         command.stdin(stdin);

@@ -28,6 +28,7 @@ MOST_DESCRIPTORS = 4
 
 # Plain numbers: operators of `enum` take longer than the calls.
 _CLOSED_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
+_CLOSED = "the session closed the connection: it has ended, or does not serve this process"
 _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 _IS_CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
@@ -82,8 +83,12 @@ def silent(seconds: float) -> SessionError:
     )
 
 
-def send(connection: socket.socket, packet: bytes, descriptors: Sequence[int] = ()) -> None:
-    """Sends a message."""
+class Unread(SessionClosed):
+    """The session closed the connection before it read the request."""
+
+
+def send(connection: socket.socket, packet: bytes, descriptors: Sequence[int] = ()) -> bool:
+    """Sends a message; false if the session has closed the connection."""
     try:
         if descriptors:
             rights = b"".join(map(_int.pack, descriptors))
@@ -94,7 +99,8 @@ def send(connection: socket.socket, packet: bytes, descriptors: Sequence[int] = 
         raise silent(SEND_SECONDS) from None
     except ConnectionError:
         # The session may have said why before it closed the connection.
-        pass
+        return False
+    return True
 
 
 def is_open(connection: socket.socket) -> bool:
@@ -149,11 +155,11 @@ def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
     try:
         packet, ancillary, got, _ = connection.recvmsg(_wire.LONGEST_ANSWER, _descriptors, _CLOSED_ON_EXEC)
     except ConnectionError:
-        packet, ancillary, got = b"", [], 0
+        raise Unread(_CLOSED) from None
     descriptors = _taken(ancillary) if ancillary else []
     if not packet:
         close_all(descriptors)
-        raise SessionClosed("the session closed the connection: it has ended, or does not serve this process")
+        raise SessionClosed(_CLOSED)
     if got & _IS_CUT:
         close_all(descriptors)
         raise _wire.malformed()

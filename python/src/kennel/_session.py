@@ -218,9 +218,11 @@ class SessionBase:
         `keeps` is whether the packet has the wish that its connection serves another command.
         """
         self._check_open()
-        connection = (self._reused(late) if keeps else None) or await self._open()
+        reused = self._reused(late) if keeps else None
+        connection = reused or await self._open()
         try:
-            _connection.send(connection, packet, descriptors)
+            if not _connection.send(connection, packet, descriptors) and reused:
+                raise _connection.Unread("")
             while True:
                 answer, received = await self._io.receive(connection, late)
                 try:
@@ -237,6 +239,9 @@ class SessionBase:
             raise _connection.silent(late or 0) from None
         except SessionClosed as error:
             _connection.abandon(connection)
+            if reused and isinstance(error, _connection.Unread):
+                # The session closed it meanwhile, for newer clients.
+                return await self._collect(packet, descriptors, late, keeps)
             raise self._gone(error) from None
         except BaseException:
             _connection.abandon(connection)
@@ -249,14 +254,16 @@ class SessionBase:
 
     def _reused(self, late: float | None) -> socket.socket | None:
         """A connection that has served a request, and serves another one."""
-        while self._kept:
-            connection, before = self._kept.pop()
+        while True:
+            try:
+                connection, before = self._kept.pop()
+            except IndexError:
+                return None
             if _connection.is_open(connection):
                 if late is None and before is not None:
                     _connection.patience(connection, None)
                 return connection
             connection.close()
-        return None
 
     def _keep(self, connection: socket.socket, late: float | None) -> None:
         """Keeps a connection for the next command. A forked process has none of them."""
@@ -264,6 +271,8 @@ class SessionBase:
             connection.close()
             return
         self._kept.append((connection, late))
+        if self._is_closed:
+            _close_kept(self._kept)
 
     async def _detach(
         self,
@@ -380,8 +389,11 @@ def _connections_of(session: SessionBase) -> list[tuple[socket.socket, float | N
 
 
 def _close_kept(kept: list[tuple[socket.socket, float | None]]) -> None:
-    while kept:
-        kept.pop()[0].close()
+    while True:
+        try:
+            kept.pop()[0].close()
+        except IndexError:
+            return
 
 
 def _forget_kept() -> None:

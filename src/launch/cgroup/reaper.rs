@@ -42,16 +42,18 @@ impl Reaper {
         parent: &ParentCgroup,
         name: &str,
     ) -> Result<Self, Error> {
-        // clone(2) without namespaces: only a process of this user namespace may remove the cgroup.
-        let SpawnedInit { control, pidfd, birth, .. } = images.begin(Placement::Beside)?;
-        let reaper = Self {
-            control: Some(control),
-            left: Some(Unreaped::of(Arc::new(pidfd), ())),
-            home: RuntimeHome::here(),
+        let begin = || {
+            // clone(2) without namespaces: only a process of this user namespace may remove the cgroup.
+            let SpawnedInit { control, pidfd, birth, .. } = images.begin(Placement::Beside)?;
+            let left = Some(Unreaped::of(Arc::new(pidfd), ()));
+            let reaper = Self { control: Some(control), left, home: RuntimeHome::here() };
+            Ok::<_, Error>((reaper, birth.executed()))
         };
-        if let Err(error) = birth.executed() {
-            images.after(error)?;
-            return Self::start(images, plan, parent, name);
+        let (mut reaper, mut executed) = begin()?;
+        for is_last in [false, true] {
+            let Err(error) = executed else { break };
+            images.after(error, is_last)?;
+            (reaper, executed) = begin()?;
         }
         let name = CString::new(name).map_err(|error| Error::io("name a cgroup")(error.into()))?;
         // sendmsg(2) with SCM_RIGHTS of unix(7): its role, and the directory that contains the cgroup.

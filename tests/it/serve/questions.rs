@@ -253,8 +253,9 @@ fn collected(
         None => cursor.remaining().to_vec(),
     };
     assert_eq!(all.len(), report + stdout + stderr);
-    let json = serde_json::from_slice(&all[..report]).unwrap();
-    (code, signal, json, all[report..report + stdout].to_vec(), all[report + stdout..].to_vec())
+    let (out, rest) = all.split_at(stdout);
+    let (err, report) = rest.split_at(stderr);
+    (code, signal, serde_json::from_slice(report).unwrap(), out.to_vec(), err.to_vec())
 }
 
 #[test]
@@ -270,6 +271,12 @@ fn the_session_collects_what_a_command_writes() {
     io::Seek::rewind(&mut &input).unwrap();
     let (code, _, _, stdout, _) = collected(&hosted, &[c"cat"], Some(&input));
     assert!(code == 0 && stdout == vec![b'x'; 1 << 20]);
+    // So much of both that this process does not keep it.
+    let both = c"head -c 3M /dev/zero; head -c 5M /dev/zero | tr '\\0' e >&2; echo end";
+    let (code, _, report, stdout, stderr) = collected(&hosted, &[c"sh", c"-c", both], None);
+    assert_eq!((code, &report["stderr_bytes"]), (0, &(5 << 20).into()));
+    assert!(stdout.len() == (3 << 20) + 4 && stdout.ends_with(b"\0end\n"));
+    assert!(stderr == vec![b'e'; 5 << 20]);
     // The hint is about a path that only the message names.
     let (_, _, report, ..) = collected(&hosted, &[c"sh", c"-c", c"touch /opt$EMPTY/x"], None);
     assert_eq!(report["exit_code"], 1);
