@@ -85,9 +85,9 @@ impl Images {
         Ok(self.on_disk.get_or_init(|| image))
     }
 
-    /// After a process could not execute the image: makes the next one execute a file on disk. An older kernel
-    /// with `vm.memfd_noexec`, or a security module, refuses to execute a memfd. Another start may have made the
-    /// file meanwhile, so the caller says with `is_last` whether this process had it.
+    /// After a process could not execute the image: makes the next one execute a file on disk. An older
+    /// kernel with `vm.memfd_noexec`, or a security module, refuses to execute a memfd. Another start may
+    /// have made the file meanwhile, so the caller says with `is_last` whether this process had it.
     ///
     /// # Errors
     /// The reason, with a remedy, if no other image helps.

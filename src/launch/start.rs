@@ -125,7 +125,8 @@ fn begin(images: &Images, role: &Role<'_>, leaf: Option<Leaf>) -> Result<Waiting
         leaf.add_process(pid)?;
     }
 
-    // uid_map and gid_map of user_namespaces(7). Init may only map its own ids, one each. A bridge needs no more.
+    // uid_map and gid_map of user_namespaces(7). Init may only map its own ids, one each. A bridge needs no
+    // more.
     if !matches!(role, Role::Bridge { .. }) {
         images.map_ids(pid)?;
     }

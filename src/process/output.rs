@@ -121,7 +121,8 @@ impl ChildOutput {
         self.dropped
     }
 
-    /// Reads what fits into `buffer`, and leaves what is below the cap there; nothing at the end of the stream.
+    /// Reads what fits into `buffer`, and leaves what is below the cap there; nothing at the end of the
+    /// stream.
     fn poll_kept(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.pipe).poll_read(cx, buffer))?;

@@ -1,6 +1,6 @@
-//! What git obeys, in every directory named `.git`, as rules. Whatever the case of the letters: most file systems
-//! of macOS ignore it. `.git` itself is neither made nor renamed, or a directory of another name could become
-//! one.
+//! What git obeys, in every directory named `.git`, as rules. Whatever the case of the letters: most file
+//! systems of macOS ignore it. `.git` itself is neither made nor renamed, or a directory of another name
+//! could become one.
 
 use super::{all, deny, not, quoted, rule};
 

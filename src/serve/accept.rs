@@ -169,8 +169,8 @@ impl Acceptor {
     }
 }
 
-/// Clients that have no request here, by the order in which they came. Clients that never send one keep nobody
-/// waiting: where too many wait, the oldest loses its place.
+/// Clients that have no request here, by the order in which they came. Clients that never send one keep
+/// nobody waiting: where too many wait, the oldest loses its place.
 #[derive(Debug, Default)]
 struct WaitingClients {
     places: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
@@ -313,8 +313,8 @@ impl AllowedPeer {
         if there == self.namespaces { Ok(()) } else { Err(PeerRefused::Namespace) }
     }
 
-    /// Checks the peer once more. Its credentials are those with which it connected, so this looks at its user,
-    /// too.
+    /// Checks the peer once more. Its credentials are those with which it connected, so this looks at its
+    /// user, too.
     pub(crate) fn check_again(&self, connection: BorrowedFd<'_>) -> Result<(), PeerRefused> {
         let pid = getsockopt(&connection, PeerCredentials).map_err(|_| PeerRefused::Unknown)?.pid();
         let status = fs::read_to_string(format!("/proc/{pid}/status"))

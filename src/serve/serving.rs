@@ -42,8 +42,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the end of a command waits until what its client gave is closed here.
 const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Serves one client, which waits at its place until its request has arrived. Then its requests, one after the
-/// other, if it keeps the connection.
+/// Serves one client, which waits at its place until its request has arrived. Then its requests, one after
+/// the other, if it keeps the connection.
 pub(crate) async fn serve(
     connection: Connection,
     session: Session,

@@ -1,13 +1,12 @@
-//! Starts the inside with a clone that copies nothing. Until it executes the image, the child borrows the memory
-//! of this program, so it must not allocate, take a lock, or touch what belongs to a thread.
+//! Starts the inside with a clone that copies nothing. Until it executes the image, the child borrows the
+//! memory of this program, so it must not allocate, take a lock, or touch what belongs to a thread.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32};
 use std::{io, ptr};
 
 use nix::errno::Errno;
@@ -87,6 +86,8 @@ const INTO_CGROUP: u64 = 0x2_0000_0000;
 /// Stack of the child, in bytes. It needs a few small frames before execveat(2).
 const STACK: usize = 32 * 1024;
 
+type Stack = [MaybeUninit<u8>; STACK];
+
 /// Why the inside did not start.
 #[derive(Debug)]
 pub(crate) enum CloneError {
@@ -115,18 +116,14 @@ struct Lent {
 
 /// A process on its way into the image. Until then it borrows memory of this program.
 ///
-/// The caller goes on meanwhile, and a new process begins on an idle processor. With CLONE_VFORK the two would
-/// share one: the kernel wakes the caller where the child runs, and a small machine leaves both there.
+/// The caller goes on meanwhile, and a new process begins on an idle processor. With CLONE_VFORK the two
+/// would share one: the kernel wakes the caller where the child runs, and a small machine leaves both there.
 #[derive(Debug)]
 pub(crate) struct Birth {
     lent: Arc<Lent>,
-    stack: NonNull<[MaybeUninit<u8>; STACK]>,
+    /// Only the child uses it.
+    stack: AtomicPtr<Stack>,
 }
-
-// SAFETY: only the child uses the stack, and its owner frees it after that.
-unsafe impl Send for Birth {}
-// SAFETY: a reference gives nobody the stack.
-unsafe impl Sync for Birth {}
 
 impl Birth {
     /// Waits until the process has executed the image.
@@ -157,8 +154,8 @@ impl Birth {
 impl Drop for Birth {
     fn drop(&mut self) {
         self.wait();
-        // SAFETY: it came from `Box::leak`, and the child does not use it any more.
-        drop(unsafe { Box::from_raw(self.stack.as_ptr()) });
+        // SAFETY: it came from `Box::into_raw`, and the child does not use it any more.
+        drop(unsafe { Box::from_raw(*self.stack.get_mut()) });
     }
 }
 
@@ -187,8 +184,8 @@ pub(crate) enum Placement<'g> {
 /// Begins to start the image with `control` as its descriptor 0. The process has its own copies of both
 /// descriptors.
 ///
-/// This never copies the calling program: the child borrows its memory (CLONE_VM). So the cost does not depend
-/// on the size of the program.
+/// This never copies the calling program: the child borrows its memory (CLONE_VM). So the cost does not
+/// depend on the size of the program.
 pub(crate) fn begin_inside(
     image: BorrowedFd<'_>,
     control: BorrowedFd<'_>,
@@ -214,8 +211,8 @@ pub(crate) fn begin_inside(
         errno: AtomicI32::new(0),
         is_borrowed: AtomicU32::new(0),
     });
-    let stack = NonNull::from(Box::leak(Box::new([MaybeUninit::<u8>::uninit(); STACK])));
-    let birth = Birth { lent, stack };
+    let stack: Box<Stack> = Box::new([MaybeUninit::uninit(); STACK]);
+    let birth = Birth { lent, stack: AtomicPtr::new(Box::into_raw(stack)) };
     // The child shares the memory of the embedding program, so none of its signal handlers may run there.
     let before = SigSet::all()
         .thread_swap_mask(SigmaskHow::SIG_SETMASK)
@@ -242,10 +239,11 @@ impl Birth {
     /// clone(2) with these namespaces, or clone3(2) into `group`.
     fn begin(&self, group: Option<BorrowedFd<'_>>, namespaces: c_int) -> io::Result<Born> {
         let mut pidfd: c_int = -1;
+        let stack = self.stack.load(Relaxed);
         self.lent.is_borrowed.store(1, Relaxed);
         let begun = match group {
-            None => clone_beside(namespaces, self.stack, &self.lent, &mut pidfd),
-            Some(group) => clone_into(group, namespaces, self.stack, &self.lent, &mut pidfd),
+            None => clone_beside(namespaces, stack, &self.lent, &mut pidfd),
+            Some(group) => clone_into(group, namespaces, stack, &self.lent, &mut pidfd),
         };
         if begun.is_err() {
             // There is no child.
@@ -259,18 +257,17 @@ const BORROWS: c_int = libc::CLONE_VM | libc::CLONE_PIDFD | libc::CLONE_CHILD_CL
 
 fn clone_beside(
     namespaces: c_int,
-    stack: NonNull<[MaybeUninit<u8>; STACK]>,
+    stack: *mut Stack,
     lent: &Arc<Lent>,
     pidfd: &mut c_int,
 ) -> io::Result<c_int> {
     let flags = BORROWS | libc::SIGCHLD | namespaces;
-    let top: *mut c_void = stack.as_ptr().wrapping_add(1).cast();
+    let top: *mut c_void = stack.wrapping_add(1).cast();
     let argument = Arc::as_ptr(lent).cast_mut().cast();
-    let no_storage = ptr::null_mut::<c_void>();
-    let word = lent.is_borrowed.as_ptr();
+    let (no_storage, word) = (ptr::null_mut::<c_void>(), lent.is_borrowed.as_ptr());
     // SAFETY: stack and lent memory outlive the child's use of them, because `Birth` waits for that before it
-    // frees them. The kernel stores the pidfd before the call returns. `child_main` never returns into Rust code
-    // of the parent.
+    // frees them. The kernel stores the pidfd before the call returns. `child_main` never returns into Rust
+    // code of the parent.
     let pid =
         unsafe { libc::clone(child_main, top, flags, argument, ptr::from_mut(pidfd), no_storage, word) };
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
@@ -281,12 +278,12 @@ fn clone_beside(
 fn clone_into(
     group: BorrowedFd<'_>,
     namespaces: c_int,
-    stack: NonNull<[MaybeUninit<u8>; STACK]>,
+    stack: *mut Stack,
     lent: &Arc<Lent>,
     pidfd: &mut c_int,
 ) -> io::Result<c_int> {
     let flags = BORROWS | namespaces;
-    let base = stack.as_ptr().cast::<u8>();
+    let base = stack.cast::<u8>();
     // SAFETY: all-zero bytes are a valid value of this plain record.
     let mut wanted: libc::clone_args = unsafe { std::mem::zeroed() };
     wanted.flags = u64::from(flags.cast_unsigned()) | INTO_CGROUP;
@@ -379,19 +376,15 @@ extern "C" fn end_at_once(_: *mut c_void) -> c_int {
 /// The same for a child that mounts an overlay over /etc, with these options. Its mount namespace ends with
 /// it.
 extern "C" fn mount_overlay(options: *mut c_void) -> c_int {
-    let kind = c"overlay".as_ptr();
-    let flags = libc::MS_RDONLY;
-    let words = [kind.expose_provenance(), c"/etc".as_ptr().expose_provenance(), kind.expose_provenance()]
-        .map(|address| address as u64);
-    let [from, at, kind] = words;
+    let texts = [c"overlay".as_ptr(), c"/etc".as_ptr(), options.cast_const().cast()];
+    let [kind, at, options] = texts.map(|text| text.expose_provenance() as u64);
     // SAFETY: mount(2) with C strings that outlive the call.
-    unsafe { call(libc::SYS_mount, [from, at, kind, flags, options.expose_provenance() as u64]) }
-        .err()
-        .unwrap_or_default()
+    let mounted = unsafe { call(libc::SYS_mount, [kind, at, kind, libc::MS_RDONLY, options]) };
+    mounted.err().unwrap_or_default()
 }
 
-/// waitid(P_PIDFD) for a child that is about to end: the kernel gives its memory back shortly before the child
-/// is a zombie. Returns its exit status.
+/// waitid(P_PIDFD) for a child that is about to end: the kernel gives its memory back shortly before the
+/// child is a zombie. Returns its exit status.
 fn reap_blocking(pidfd: &OwnedFd) -> c_int {
     loop {
         match waitid(Id::PIDFd(pidfd.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::__WALL) {
@@ -482,7 +475,8 @@ fn execute(lent: &Lent) -> Result<(), c_int> {
 unsafe fn call(number: c_long, words: [u64; 5]) -> Result<u64, c_int> {
     let answer: c_long;
     let [first, second, third, fourth, fifth] = words;
-    // SAFETY: the caller answers for the call. The kernel changes no other register, and the stack not at all.
+    // SAFETY: the caller answers for the call. The kernel changes no other register, and the stack not at
+    // all.
     unsafe {
         std::arch::asm!(
             "syscall",

@@ -30,9 +30,9 @@ const NOT_UTF8: &str = "is not UTF-8";
 /// Words that the parser does not understand, and requests for help or the version.
 pub(crate) fn parse(typed: &[OsString]) -> Result<Arguments, clap::Error> {
     let words = typed.get(1..).unwrap_or_default();
-    // `run` and `exec` start very often, and `--version` is how programs see whether Kennel is there. Building
-    // the flags of all commands takes as long as starting a process, so build only those of this command, and
-    // none where there is no flag.
+    // `run` and `exec` start very often, and `--version` is how programs see whether Kennel is there.
+    // Building the flags of all commands takes as long as starting a process, so build only those of this
+    // command, and none where there is no flag.
     let verb = match words.first().and_then(|verb| verb.to_str()) {
         Some("run") => match command_alone(words.get(1..).unwrap_or_default()) {
             Some(command) => Some(Verb::Run(Run { command, ..Run::default() })),
