@@ -116,8 +116,8 @@ struct Lent {
 
 /// A process on its way into the image. Until then it borrows memory of this program.
 ///
-/// The caller goes on meanwhile, and a new process begins on an idle processor. With CLONE_VFORK the two
-/// would share one: the kernel wakes the caller where the child runs, and a small machine leaves both there.
+/// The caller goes on meanwhile, so two processors do both, and one switches less often. With CLONE_VFORK it
+/// would sleep.
 #[derive(Debug)]
 pub(crate) struct Birth {
     lent: Arc<Lent>,
