@@ -360,22 +360,16 @@ fn refuse(socket: BorrowedFd<'_>, reason: &str, remedy: Option<&str>) {
 }
 
 /// All of it, one after the other. What is in a memfd already stays there if it is the first.
-fn in_memfd(parts: impl IntoIterator<Item = Kept>) -> io::Result<OwnedFd> {
-    let mut all = None;
+fn in_memfd<const N: usize>(mut parts: [Kept; N]) -> io::Result<OwnedFd> {
+    let first = parts.first_mut().and_then(|first| first.file.take());
+    let mut all = first.map_or_else(MemoryFile::new, Ok)?;
     for Kept { file, rest } in parts {
-        let mut memfd = match (all, file) {
-            (None, Some(file)) => file,
-            (None, None) => MemoryFile::new()?,
-            (Some(all), None) => all,
-            (Some(mut all), Some(file)) => {
-                MemoryFile::append_file(&mut all, &file)?;
-                all
-            }
-        };
-        memfd.append(&rest)?;
-        all = Some(memfd);
+        if let Some(file) = file {
+            all.append_file(&file)?;
+        }
+        all.append(&rest)?;
     }
-    all.map_or_else(MemoryFile::new, Ok).map(MemoryFile::into_fd)
+    Ok(all.into_fd())
 }
 
 fn encoded(answer: &Answer<'_>) -> Vec<u8> {

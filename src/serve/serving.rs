@@ -2,6 +2,7 @@
 //! killed.
 
 use std::future::{Future, pending};
+use std::io;
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
@@ -34,6 +35,7 @@ use crate::serve::{answering, detached, shell};
 use crate::session::Session;
 use crate::sys::closing::HeldFd;
 use crate::sys::inode::is_one_file;
+use crate::sys::packet::Packet;
 use crate::sys::signal::Signal;
 
 /// How long a client may take to send its request.
@@ -60,15 +62,8 @@ pub(crate) async fn serve(
             return NextStep::Nothing;
         }
     };
-    let mut packet = match first {
-        Ok(Ok(packet)) if !packet.bytes.is_empty() => packet,
-        Ok(Err(error)) if error.raw_os_error().is_some_and(is_shortage) => {
-            connection.refuse_for_shortage("receive what the client sends", &error);
-            let _ = timeout(LINGER, connection.wait_until_gone()).await;
-            return NextStep::Nothing;
-        }
-        _ => return NextStep::Nothing,
-    };
+    let Ok(first) = first else { return NextStep::Nothing };
+    let Some(mut packet) = received(&connection, first).await else { return NextStep::Nothing };
     loop {
         place.leave();
         let request = Request::decode(packet);
@@ -93,14 +88,8 @@ pub(crate) async fn serve(
             () = place.lost() => return NextStep::Nothing,
             () = session.closed() => return NextStep::Nothing,
         };
-        packet = match next {
-            Ok(packet) if !packet.bytes.is_empty() => packet,
-            Err(error) if error.raw_os_error().is_some_and(is_shortage) => {
-                connection.refuse_for_shortage("receive what the client sends", &error);
-                return NextStep::Nothing;
-            }
-            _ => return NextStep::Nothing,
-        };
+        let Some(next) = received(&connection, next).await else { return NextStep::Nothing };
+        packet = next;
         // It may have entered a sandbox or become another user since.
         if let Err(reason) = allowed.check_again(connection.socket()) {
             match reason.shortage() {
@@ -108,6 +97,21 @@ pub(crate) async fn serve(
                 None => connection.refuse(&reason.to_string()),
             }
             return NextStep::Nothing;
+        }
+    }
+}
+
+/// The packet of a request; `None` if the client has left, or was told that this process could not receive
+/// it.
+async fn received(connection: &Connection, packet: io::Result<Packet>) -> Option<Packet> {
+    match packet {
+        Ok(packet) => (!packet.bytes.is_empty()).then_some(packet),
+        Err(error) => {
+            if error.raw_os_error().is_some_and(is_shortage) {
+                connection.refuse_for_shortage("receive what the client sends", &error);
+                let _ = timeout(LINGER, connection.wait_until_gone()).await;
+            }
+            None
         }
     }
 }
