@@ -56,8 +56,9 @@ enum Step<'w> {
     /// mknodat(2): a whiteout. An overlay over this directory then shows nothing by that name.
     Whiteout { path: &'w CStr },
     /// mount(2) of an overlay that cannot be written. The process that opens a file of it needs the right to
-    /// do so, and so does the process that mounts it. With a `reader`, that is a child without groups, with
-    /// this id for setfsuid(2) and setfsgid(2).
+    /// do so, and so does the process that mounts it. With a `reader`, that is this process without groups,
+    /// and with this id for setfsuid(2) and setfsgid(2); or a child, if this process could not get its groups
+    /// back.
     Merge { target: &'w CStr, options: &'w CStr, reader: u32 },
     /// pivot_root(2), umount2(2): the new root becomes `/`, and the old one is gone.
     PivotRoot {},
@@ -130,7 +131,8 @@ enum Step<'w> {
     /// must still be the host's directory `source`, unless that has no identity. If the layer cannot show it,
     /// `target` gets an empty directory of its own, or with `or_shows` the host's directory read-only.
     ShowLayered { layer: u32, below: &'w CStr, source: Inode<'w>, target: &'w CStr, within: Within, or_shows: u32 },
-    /// umount2(MNT_DETACH) of all layers. What they show stays.
+    /// move_mount(2) of all layers into the old root, which [`PivotRoot`](Step::PivotRoot) detaches. What
+    /// they show stays.
     DetachLayers {},
     /// capset(2): drops one capability for good.
     DropCapability { capability: u32 },
@@ -141,6 +143,9 @@ enum Step<'w> {
     Ordinary { policy: u32, nice: u32, io: u32 },
     /// fchmodat(2): sets the mode of a path in the new root, given as an absolute path.
     SetMode { path: &'w CStr, mode: u32 },
+    /// The same for a directory that commands share. If another command has just closed the way to it, it
+    /// stays as it is: chmod(2) of one directory after the other leaves that moment.
+    RestoreMode { path: &'w CStr, mode: u32 },
     /// seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER): installs `program` and hands its listener, which reports
     /// refused system calls, to the outside ([`Report::Refusing`](crate::control::Report::Refusing)). If the
     /// kernel creates no listener, for example because another filter has one, installs `plain` instead. If

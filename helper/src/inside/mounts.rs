@@ -152,6 +152,12 @@ fn open_inode(of: Inode<'_>) -> Result<Fd, Errno> {
     if sys::identity(&opened)? == of.identity { Ok(opened) } else { Err(Errno(ESTALE)) }
 }
 
+/// Moves the mount of a layer into the old root, which [`pivot`] detaches with everything in it. Each
+/// umount2(2) waits until no processor can use the mount any more, so one is better than two.
+pub(crate) fn move_to_old_root(layer: &Fd) -> Result<(), Errno> {
+    sys::attach(layer, &sys::open_path(None, c"/dev")?)
+}
+
 /// Makes a directory of a layer visible at the target. No link is followed in the layer. The host's path is
 /// looked at afterwards, because the numbers of a layer's directories are its own.
 pub(crate) fn show_layered(
@@ -208,7 +214,13 @@ pub(crate) fn merge(target: &CStr, options: &CStr, reader: u32) -> Result<(), Er
     if reader == 0 {
         return merging.mount();
     }
-    // A child, because its ids and groups cannot be restored.
+    if let Some(groups) = sys::Groups::to_restore() {
+        let before = sys::read_as(reader)?;
+        let end = merging.mount();
+        sys::read_as_before(before, &groups)?;
+        return end;
+    }
+    // A child, because this process could not get its groups back.
     let mut stack = [MaybeUninit::uninit(); STACK];
     sys::vfork(&mut stack, merge_as_reader, &mut merging)?;
     sys::reap(true)?;
@@ -220,6 +232,6 @@ extern "C" fn merge_as_reader(argument: *mut u8) -> ! {
     #[expect(unsafe_code, reason = "the other half of vfork")]
     // SAFETY: `merge` passed its `Merging` to this very entry.
     let merging: &mut Merging<'_> = unsafe { sys::vfork_argument(argument) };
-    merging.end = sys::read_as(merging.reader).and_then(|()| merging.mount());
+    merging.end = sys::read_as(merging.reader).and_then(|_| merging.mount());
     sys::exit(0)
 }

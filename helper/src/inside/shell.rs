@@ -91,7 +91,7 @@ extern "C" fn become_shell(argument: *mut u8) -> ! {
         for (slot, word) in vector.iter_mut().zip(words) {
             *slot = word.as_ptr().expose_provenance();
         }
-        if sys::execute_here(path, &vector, arguments) != Errno(ENOENT) && sys::exists(path) {
+        if sys::execute_here(path, &vector, arguments) != Errno(ENOENT) && sys::access(path).is_ok() {
             status = NOT_EXECUTABLE;
         }
     }

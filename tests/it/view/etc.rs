@@ -7,7 +7,9 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{fails, is_root, kennel, only_as_root, shell, stderr, stdout, succeeds, workspace};
+use crate::support::{
+    fails, is_root, kennel, kennel_path, only_as_root, shell, stderr, stdout, succeeds, workspace,
+};
 
 /// A user and group without any file.
 const NOBODY: u32 = 65533;
@@ -111,6 +113,24 @@ fn root_reads_only_what_every_user_may_read() {
     assert_eq!(succeeds(dir.path(), &["--ro", flag], &format!("cat {flag}")), "kept", "granted, it is there");
     let flags = ["--mask", made.path().to_str().unwrap()];
     assert_eq!(succeeds(dir.path(), &flags, &format!("ls -A {}", made.path().display())), "");
+}
+
+/// Whether init could get its groups back or not, see `sys::Groups` of the inside.
+#[test]
+fn groups_of_root_open_no_file_of_etc_and_stay_as_they_are() {
+    only_as_root!();
+    let (Some(made), dir) = (made(), workspace()) else { return };
+    let closed = [0, 4].map(|group| write(made.path().join(group.to_string()), "kept", 0o640, group));
+    let [own, other] = closed.map(|path| path.display().to_string());
+    let script = format!("cat {own} {other}; id -G; grep CapEff /proc/self/status");
+    for (groups, inside) in [("--clear-groups", "0"), ("--groups=0", "0"), ("--groups=0,4", "0 65534")] {
+        let mut command = Command::new("setpriv");
+        command.arg(groups).arg(kennel_path()).args(["run", "--", "sh", "-c", &script]);
+        let output = command.current_dir(dir.path()).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(said.matches("Permission denied").count(), 2, "{groups}: {said}");
+        assert_eq!(stdout(&output), format!("{inside}\nCapEff:\t0000000000000000"), "{groups}: {said}");
+    }
 }
 
 #[test]

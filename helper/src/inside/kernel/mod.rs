@@ -39,6 +39,7 @@ pub(crate) mod nr {
     pub(crate) const FACCESSAT: usize = 269;
     pub(crate) const SETSID: usize = 112;
     pub(crate) const GETPGID: usize = 121;
+    pub(crate) const GETGROUPS: usize = 115;
     pub(crate) const SETGROUPS: usize = 116;
     pub(crate) const SETFSUID: usize = 122;
     pub(crate) const SETFSGID: usize = 123;

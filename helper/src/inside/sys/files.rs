@@ -168,8 +168,8 @@ pub(crate) fn file_mask(mask: usize) -> usize {
 }
 
 /// access(2): whether something is at `path`, which links may lead to.
-pub(crate) fn exists(path: &CStr) -> bool {
-    call!(nr::FACCESSAT, AT_FDCWD, path.as_ptr(), 0).is_ok()
+pub(crate) fn access(path: &CStr) -> Result<(), Errno> {
+    call!(nr::FACCESSAT, AT_FDCWD, path.as_ptr(), 0).map(drop)
 }
 
 /// openat(2) for reading.

@@ -44,47 +44,109 @@ pub(crate) fn drop_bounding_set() -> Result<(), Errno> {
 
 /// capset(2): drops every effective, permitted and inheritable capability. The ambient set follows.
 pub(crate) fn drop_capabilities() -> Result<(), Errno> {
-    let header = [LINUX_CAPABILITY_VERSION_3, 0];
-    let none = [0u32; 6];
-    call!(nr::CAPSET, &raw const header, &raw const none).map(drop)
+    set_capabilities(&[0; 6])
 }
 
 /// capget(2), capset(2): removes one of the low 32 capabilities from the effective, permitted and inheritable
 /// sets. The ambient set follows.
 pub(crate) fn drop_capability(capability: u32) -> Result<(), Errno> {
-    let header = [LINUX_CAPABILITY_VERSION_3, 0];
-    // effective, permitted and inheritable sets of the low capabilities, then of the high ones
-    let mut sets = [0u32; 6];
-    call!(nr::CAPGET, &raw const header, &raw mut sets)?;
+    let mut sets = capabilities()?;
     let bit = 1u32.checked_shl(capability).ok_or(Errno(EINVAL))?;
     for set in sets.iter_mut().take(3) {
         *set &= !bit;
     }
-    call!(nr::CAPSET, &raw const header, &raw const sets).map(drop)
+    set_capabilities(&sets)
 }
 
 /// capget(2), capset(2): makes one of the low 32 permitted capabilities effective, or not effective.
 pub(crate) fn set_effective(capability: u32, has: bool) -> Result<(), Errno> {
-    let header = [LINUX_CAPABILITY_VERSION_3, 0];
-    let mut sets = [0u32; 6];
-    call!(nr::CAPGET, &raw const header, &raw mut sets)?;
+    let mut sets = capabilities()?;
     let bit = 1u32.checked_shl(capability).ok_or(Errno(EINVAL))?;
     let [effective, ..] = &mut sets;
     *effective = if has { *effective | bit } else { *effective & !bit };
-    call!(nr::CAPSET, &raw const header, &raw const sets).map(drop)
+    set_capabilities(&sets)
 }
 
-/// setgroups(2), setfsgid(2), setfsuid(2): this process opens files as `id`, which has no groups.
-pub(crate) fn read_as(id: u32) -> Result<(), Errno> {
-    call!(nr::SETGROUPS, 0, 0)?;
-    for number in [nr::SETFSGID, nr::SETFSUID] {
-        call!(number, id)?;
-        // Both return the former id and no error. An id that is invalid changes nothing.
-        if call!(number, u32::MAX)? != id as usize {
-            return Err(Errno(EINVAL));
-        }
+/// The effective, permitted and inheritable set of the low 32 capabilities, then of the high ones.
+type CapabilitySets = [u32; 6];
+
+/// capget(2).
+fn capabilities() -> Result<CapabilitySets, Errno> {
+    let (header, mut sets) = ([LINUX_CAPABILITY_VERSION_3, 0], [0; 6]);
+    call!(nr::CAPGET, &raw const header, &raw mut sets)?;
+    Ok(sets)
+}
+
+/// capset(2).
+fn set_capabilities(sets: &CapabilitySets) -> Result<(), Errno> {
+    let header = [LINUX_CAPABILITY_VERSION_3, 0];
+    call!(nr::CAPSET, &raw const header, &raw const *sets).map(drop)
+}
+
+/// The most groups that [`Groups`] holds.
+const MOST_GROUPS: usize = 16;
+
+/// What the kernel shows for a group that has no id in the user namespace, see user_namespaces(7).
+const OVERFLOW_GROUP: u32 = 65534;
+
+/// The supplementary groups of this process.
+pub(crate) struct Groups {
+    ids: [u32; MOST_GROUPS],
+    count: usize,
+}
+
+impl Groups {
+    /// getgroups(2), if this process could get the same groups back: they are few, and each of them has an id
+    /// in this user namespace.
+    pub(crate) fn to_restore() -> Option<Self> {
+        let mut ids = [0; MOST_GROUPS];
+        let count = call!(nr::GETGROUPS, MOST_GROUPS, ids.as_mut_ptr()).ok()?;
+        let groups = Self { ids, count };
+        let are_known = !groups.ids.contains(&OVERFLOW_GROUP) && groups.set().is_ok();
+        are_known.then_some(groups)
     }
-    Ok(())
+
+    fn set(&self) -> Result<(), Errno> {
+        call!(nr::SETGROUPS, self.count, self.ids.as_ptr()).map(drop)
+    }
+}
+
+/// As what a process opens files: effective capabilities, setfsgid(2), setfsuid(2).
+pub(crate) struct Access {
+    effective: [u32; 2],
+    group: u32,
+    user: u32,
+}
+
+/// setgroups(2), setfsgid(2), setfsuid(2): this process opens files as `id`, which has no groups. Returns as
+/// what it did so before.
+pub(crate) fn read_as(id: u32) -> Result<Access, Errno> {
+    let [low, _, _, high, ..] = capabilities()?;
+    call!(nr::SETGROUPS, 0, 0)?;
+    let group = set_id(nr::SETFSGID, id)?;
+    let user = set_id(nr::SETFSUID, id)?;
+    Ok(Access { effective: [low, high], group, user })
+}
+
+/// Undoes [`read_as`]. The kernel changes the effective capabilities along with the user, see
+/// capabilities(7): they become those of before too.
+pub(crate) fn read_as_before(access: Access, groups: &Groups) -> Result<(), Errno> {
+    set_id(nr::SETFSUID, access.user)?;
+    set_id(nr::SETFSGID, access.group)?;
+    groups.set()?;
+    let mut sets = capabilities()?;
+    [sets[0], sets[3]] = access.effective;
+    set_capabilities(&sets)
+}
+
+/// setfsuid(2) or setfsgid(2). Returns the former id.
+fn set_id(number: usize, id: u32) -> Result<u32, Errno> {
+    let former = call!(number, id)?;
+    // Both return the former id and no error. An id that is invalid changes nothing.
+    if call!(number, u32::MAX)? != id as usize {
+        return Err(Errno(EINVAL));
+    }
+    u32::try_from(former).map_err(|_| Errno(EPROTO))
 }
 
 /// keyctl(KEYCTL_JOIN_SESSION_KEYRING, NULL).
