@@ -245,6 +245,7 @@ impl Child {
                 left,
                 full,
             }) => {
+                running.let_init_end();
                 let status = ExitStatus::from_raw(status);
                 running.leaves(left != 0);
                 if running.ended_with_session(status) {

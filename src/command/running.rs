@@ -413,6 +413,14 @@ impl Running {
         }
     }
 
+    /// Lets init of a one-shot begin to end. The kernel lets it wait there several times, when it takes down
+    /// mounts, and this program uses the time. Without this, its wake-up for the report would come first.
+    pub(crate) fn let_init_end(&self) {
+        if matches!(self.owner, Owner::OneShot(_)) {
+            std::thread::yield_now();
+        }
+    }
+
     /// Whether its worker waits for another command, if it can serve several.
     fn is_free(&self) -> bool {
         let has_listener = self.spec.explains || self.refusals().is_some();
