@@ -7,7 +7,7 @@ use kennel::{Command, Session};
 use super::patient;
 
 /// Longer than anything in a session takes, unless it hangs.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits for `what`, and fails if it takes too long.
 pub async fn in_time<T>(what: impl Future<Output = T>) -> T {
