@@ -147,13 +147,19 @@ pub(crate) fn parts(row: &'static Row, home: &Path) -> impl Iterator<Item = Path
     row.parts.iter().map(|part| if *part == "." { home.to_owned() } else { home.join(part) })
 }
 
+/// Whether a variable of the caller names the directory of a row, or the base of caches that it is in.
+pub(crate) fn is_named(row: &Row, caller: &Caller) -> bool {
+    caller.variable(row.variable).is_some()
+        || row.home.starts_with(".cache/") && caller.variable(CACHE_BASE).is_some()
+}
+
 /// The directory of a row.
 pub(crate) fn home_of(row: &Row, caller: &Caller) -> PathBuf {
-    let base = || caller.path_in(CACHE_BASE);
     // Some variables name several directories: tools put what is new into the first.
     let named = caller.path_in(row.variable).and_then(|paths| env::split_paths(&paths).next());
-    named.unwrap_or_else(|| match (row.home.strip_prefix(".cache/"), base()) {
-        (Some(below), Some(base)) => base.join(below),
-        _ => caller.home.join(row.home),
-    })
+    let below_base = || {
+        let below = row.home.strip_prefix(".cache/")?;
+        Some(caller.path_in(CACHE_BASE)?.join(below))
+    };
+    named.or_else(below_base).unwrap_or_else(|| caller.home.join(row.home))
 }

@@ -16,7 +16,7 @@ use crate::sys::read_proc;
 /// # Errors
 /// If /proc is not readable.
 pub(crate) fn mounts() -> io::Result<Vec<MountInfo>> {
-    MountTable::read()?.of(|_| true)
+    MountTable::read()?.lines().map(mount).collect()
 }
 
 /// The text of /proc/self/mountinfo. The kernel takes long to write it, so a compilation reads it once.
@@ -30,12 +30,11 @@ impl MountTable {
         read_proc("/proc/self/mountinfo").map(Self)
     }
 
-    /// The mounts whose file system type `is_one` accepts. The others cost little.
-    ///
-    /// # Errors
-    /// A line cannot be parsed.
-    pub(crate) fn of(&self, is_one: impl Fn(&[u8]) -> bool) -> io::Result<Vec<MountInfo>> {
-        self.lines().filter(|line| file_system(line).is_none_or(&is_one)).map(mount).collect()
+    /// The file system type and the mount point of each mount. An error stands for a line that cannot be
+    /// parsed.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = io::Result<(&[u8], PathBuf)>> {
+        let malformed = || io::Error::new(io::ErrorKind::InvalidData, "a line names no mount");
+        self.lines().map(move |line| file_system(line).zip(mount_point(line)).ok_or_else(malformed))
     }
 
     /// Whether something is mounted below `path`.
@@ -55,9 +54,8 @@ impl MountTable {
 
     /// The mount points below `path`.
     pub(crate) fn below(&self, path: &Path) -> impl Iterator<Item = PathBuf> {
-        let told = self.lines().filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
-        told.map(|told| unescaped(Path::new(OsStr::from_bytes(told))))
-            .filter(move |mount_point| mount_point != path && mount_point.starts_with(path))
+        let all = self.lines().filter_map(mount_point);
+        all.filter(move |mount_point| mount_point != path && mount_point.starts_with(path))
     }
 
     fn lines(&self) -> impl Iterator<Item = &[u8]> {
@@ -68,6 +66,12 @@ impl MountTable {
 /// The file system type of a line: the word after the first `-`. Blanks in names are escaped.
 fn file_system(line: &[u8]) -> Option<&[u8]> {
     line.split(|byte| *byte == b' ').skip(6).skip_while(|word| *word != b"-").nth(1)
+}
+
+/// The mount point of a line.
+fn mount_point(line: &[u8]) -> Option<PathBuf> {
+    let told = line.split(|byte| *byte == b' ').nth(4)?;
+    Some(unescaped(Path::new(OsStr::from_bytes(told))))
 }
 
 /// Parses one line. Its names are bytes: any user can mount a name that is not UTF-8, and every process sees

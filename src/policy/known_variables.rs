@@ -63,11 +63,10 @@ const KEPT: &[&str] = &[
     "SOURCE_DATE_EPOCH",
 ];
 
-/// Variables that name the registries of a company, and what tools trust and ask there. `*` stands for any
-/// text. The scrubbed environment keeps those that hold no credentials.
+/// Variables that name the registries of a company, and what tools trust and ask there. The scrubbed
+/// environment keeps those that hold no credentials.
 const REGISTRIES: &[&str] = &[
     "BUN_CONFIG_REGISTRY",
-    "CARGO_REGISTRIES_*_INDEX",
     "CARGO_REGISTRY_DEFAULT",
     "CONDA_CHANNEL_ALIAS",
     "COREPACK_NPM_REGISTRY",
@@ -107,6 +106,9 @@ const REGISTRIES: &[&str] = &[
     "yarn_registry",
 ];
 
+/// Start and end of more of them, with a name that the caller chose between.
+const NAMED_REGISTRY: (&str, &str) = ("CARGO_REGISTRIES_", "_INDEX");
+
 /// The search path if the caller has no PATH, or its PATH must not count.
 pub(crate) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -126,12 +128,9 @@ pub(crate) fn is_locale(name: &OsStr) -> bool {
 /// Whether a variable names a registry. It may hold credentials.
 pub(crate) fn is_registry(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else { return false };
-    REGISTRIES.iter().any(|registry| match registry.split_once('*') {
-        Some((start, end)) => {
-            name.len() > start.len() + end.len() && name.starts_with(start) && name.ends_with(end)
-        }
-        None => name == *registry,
-    })
+    let (start, end) = NAMED_REGISTRY;
+    let chosen = name.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
+    chosen.is_some_and(|chosen| !chosen.is_empty()) || REGISTRIES.contains(&name)
 }
 
 /// Whether the value may hold a password or a token: `user:password@` or the query of a URL.

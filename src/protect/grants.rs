@@ -13,6 +13,7 @@ use crate::sys::{dirfd, lexical};
 use crate::view::View;
 use crate::view::paths::source::BindSource;
 use crate::view::paths::walk::Bases;
+use crate::view::shown::Shown;
 
 /// A writable grant: its path in the sandbox, and the directory of the host.
 struct Grant {
@@ -28,8 +29,8 @@ pub(crate) struct WritableGrants {
     pub(crate) bases: Bases,
     /// Covered paths in the sandbox.
     covers: Bases,
-    /// The binds of the view, without walls that come later.
-    binds: View,
+    /// What the view shows, without walls that come later.
+    shown: Shown,
     /// Whether a command can reach all of them. Real root without a user namespace can grant directories
     /// inside closed homes of other users.
     are_reached: bool,
@@ -48,7 +49,7 @@ impl WritableGrants {
             view.iter().filter(|(_, place)| place.node.covers()).map(|(target, _)| target.to_owned());
         let reach = |Grant { base, .. }: &Grant| fs::symlink_metadata(base.join(".")).map(drop);
         let are_reached = dirfd::without_capabilities(|| grants.iter().try_for_each(reach)).is_ok();
-        Self { bases, covers: Bases::new(covers), binds: view.binds(), are_reached, grants }
+        Self { bases, covers: Bases::new(covers), shown: view.shown(), are_reached, grants }
     }
 
     /// The nearest grant above the host's `path`, and the rest of the path below it.
@@ -68,7 +69,7 @@ impl WritableGrants {
 
     /// Every place where the sandbox really shows the host's `path`, so that no other mount hides it there.
     pub(crate) fn shown_at(&self, view: &View, path: &Path) -> Vec<PathBuf> {
-        let mut places = self.binds.shown_at(path);
+        let mut places = self.shown.at(path);
         places.retain(|place| view.host_path(place).is_some_and(|seen| seen == path));
         places
     }

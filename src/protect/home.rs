@@ -36,7 +36,12 @@ pub(crate) fn obeyed(view: &mut View, inputs: &Inputs<'_>, grants: &WritableGran
     let of_kennel = elsewhere.iter().flatten().filter(is_elsewhere).map(|(base, _)| base);
     for (home, names) in homes.chain(of_kennel.map(|base| (base, &["kennel"][..]))) {
         let (mut named, mut known) = (Vec::new(), HashMap::new());
+        let is_in_grant = grants.bases.contains(home);
         for name in names {
+            let first = name.split('/').next().unwrap_or(name);
+            if !is_in_grant && !inputs.names.may_have(home, first) {
+                continue;
+            }
             let path = home.join(name);
             let is_granted = grants.bases.base_above(&path).is_some();
             if !is_granted && !has_link(inputs.names, home, &path, &mut known) {

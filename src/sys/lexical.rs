@@ -19,6 +19,11 @@ fn is_clean(path: &Path) -> bool {
     below.is_empty() || below.split(|byte| *byte == b'/').all(|part| !matches!(part, b"" | b"."))
 }
 
+/// Whether an absolute path is clean and has no `..`.
+pub(crate) fn is_plain(path: &Path) -> bool {
+    is_clean(path) && !bytes(path).split(|byte| *byte == b'/').any(|part| part == b"..")
+}
+
 /// The part of `path` below `base`; empty if they are equal. [`Path::strip_prefix`] for clean paths.
 pub(crate) fn below<'p>(path: &'p Path, base: &Path) -> Option<&'p Path> {
     let rest = bytes(path).strip_prefix(bytes(base))?;
@@ -81,6 +86,14 @@ mod tests {
             let components: PathBuf = path.components().collect();
             prop_assert_eq!(clean(path).into_os_string(), components.into_os_string());
         }
+    }
+
+    #[test]
+    fn plain_paths_are_absolute_and_spelled_in_one_way() {
+        let plain = ["/", "/a", "/a/.b", "/a/..b/c.."].map(|path| is_plain(Path::new(path)));
+        assert_eq!(plain, [true; 4]);
+        let others = ["", "a", "/a/", "//a", "/./a", "/a/..", "/../a", "/a/../b"];
+        assert_eq!(others.map(|path| is_plain(Path::new(path))), [false; 8]);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The inputs of one compilation: policy, host, caller, and what the sandbox is for.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
-use std::path::{Component, Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::{fs, io};
 
@@ -160,7 +161,7 @@ const LISTED: &[&str] = &["", ".cache", ".config", ".local/share"];
 #[derive(Debug, Default)]
 pub(crate) struct HomeNames {
     /// A directory that cannot be listed is not among them, and one that does not exist has no names.
-    directories: Vec<(PathBuf, HashSet<OsString>)>,
+    directories: Vec<(PathBuf, BTreeSet<OsString>)>,
     /// The mounts of the host, once somebody asks.
     mounts: OnceLock<MountTable>,
 }
@@ -171,7 +172,7 @@ impl HomeNames {
         let names = |directory: &Path| match fs::read_dir(directory) {
             // If one name cannot be read, the listing is incomplete: then nothing is known to be missing.
             Ok(entries) => entries.map(|entry| entry.map(|entry| entry.file_name())).collect(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(HashSet::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
             Err(error) => Err(error),
         };
         let mut all = Self::default();
@@ -198,11 +199,26 @@ impl HomeNames {
 
     /// Whether `path` may exist, as far as the listings say.
     pub(crate) fn may_exist(&self, path: &Path) -> bool {
-        let missing = |(directory, names): &(PathBuf, HashSet<OsString>)| {
-            let below = lexical::below(path, directory).and_then(|below| below.components().next());
-            // What is spelled otherwise is not looked up: `/home/me//.npm`.
-            matches!(below, Some(Component::Normal(first)) if !names.contains(first))
-        };
-        !self.directories.iter().any(missing)
+        self.directories.iter().all(|(directory, names)| may_be_among(names, lexical::below(path, directory)))
     }
+
+    /// Whether `below`, a relative path, may exist in `home`. The same as [`may_exist`](Self::may_exist) of
+    /// both together, which need not be put together for each row of a table.
+    pub(crate) fn may_have(&self, home: &Path, below: &str) -> bool {
+        let below = Path::new(below);
+        self.directories.iter().all(|(directory, names)| {
+            let rest = match lexical::below(directory, home) {
+                Some(listed) if listed.as_os_str().is_empty() => Some(below),
+                listed => listed.and_then(|listed| lexical::below(below, listed)),
+            };
+            may_be_among(names, rest)
+        })
+    }
+}
+
+/// Whether the first part of `path` is one of a directory's `names`, if it is a path in that directory.
+fn may_be_among(names: &BTreeSet<OsString>, path: Option<&Path>) -> bool {
+    let first = path.and_then(|path| path.as_os_str().as_bytes().split(|byte| *byte == b'/').next());
+    // What is spelled otherwise is not looked up: `/home/me//.npm`.
+    first.is_none_or(|first| matches!(first, b"" | b"." | b"..") || names.contains(OsStr::from_bytes(first)))
 }

@@ -172,7 +172,7 @@ impl Masks {
         match fs::canonicalize(on_host) {
             Ok(to) if to == on_host => drop(self.matched.insert(at)),
             // A link leads there. Programs read through it.
-            Ok(to) if lexical::is_within(&to, root) => self.matched.extend(view.shown_at(&to)),
+            Ok(to) if lexical::is_within(&to, root) => self.matched.extend(view.shown().at(&to)),
             Ok(to) => self.links.push((at, to)),
             // A link that leads nowhere, or what cannot be looked at.
             Err(_) if fs::symlink_metadata(on_host).is_ok_and(|it| it.is_symlink()) => {}
@@ -192,7 +192,8 @@ impl Masks {
                 view.awaited.absent.extend(on_host);
             }
         }
-        let is_shown = |to: &Path| view.shown_at(to).iter().any(|place| !view.is_covered(place));
+        let shown = view.shown();
+        let is_shown = |to: &Path| shown.at(to).iter().any(|place| !view.is_covered(place));
         match links.iter().find(|(_, to)| is_shown(to)) {
             Some((link, _)) => Err(refused(link, LINKED)),
             None => Ok(()),

@@ -14,6 +14,7 @@ pub(crate) mod node;
 pub(crate) mod paths;
 pub(crate) mod pin;
 pub(crate) mod secrets;
+pub(crate) mod shown;
 pub(crate) mod system;
 pub(crate) mod tmpfs_size;
 pub(crate) mod toolchains;
@@ -40,7 +41,7 @@ use crate::view::paths::source::BindSource;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
     places: BTreeMap<OsString, ViewEntry>,
-    /// The places that are links of the host, and their texts. Empty on most machines.
+    /// The places that are links of the host, and their texts.
     links: BTreeMap<OsString, PathBuf>,
     /// The overlay over the workspace, if the policy asks for one.
     pub(crate) overlay: Option<Overlaid>,
@@ -238,27 +239,6 @@ impl View {
         let target = &*self.follow(target);
         let (at, place) = self.mount_at(target).or_else(|| self.mount_above(target))?;
         shown_by(at, place, target)
-    }
-
-    /// Only what shows files of the host: all that [`shown_at`](Self::shown_at) needs. Walls added later show
-    /// nothing new.
-    pub(crate) fn binds(&self) -> Self {
-        let binds = self.places.iter().filter(|(_, place)| place.node.source().is_some());
-        Self { places: binds.map(|(at, place)| (at.clone(), place.clone())).collect(), ..Self::default() }
-    }
-
-    /// Every place in the sandbox that shows the host's `path`, except places that the policy names itself.
-    pub(crate) fn shown_at(&self, path: &Path) -> Vec<PathBuf> {
-        let path = clean(path);
-        let shown = |(target, place): (&Path, &ViewEntry)| {
-            let source = place.node.source()?;
-            let below = lexical::below(&path, &source.path)?;
-            if below.as_os_str().is_empty() {
-                return (place.origin == Origin::Profile).then(|| target.to_owned());
-            }
-            Some(target.join(below))
-        };
-        self.iter().filter_map(shown).collect()
     }
 
     /// Whether the sandbox's own files are among those of the host around `target`. Then anything can be made

@@ -27,8 +27,13 @@ use crate::view::{Node, View, cache_store, pin};
 /// Another process replaces directories on the way to a secret.
 pub(crate) fn mask(view: &mut View, inputs: &Inputs<'_>) -> Result<Vec<UnresolvedPath>, Error> {
     let (secrets, ways) = existing(view, inputs)?;
+    let shown = view.shown();
     for secret in secrets {
-        for target in view.shown_at(&secret.path) {
+        for target in shown.at(&secret.path) {
+            // It may be inside another secret, which has a cover by now.
+            if view.host_path(&target).is_none_or(|seen| seen != secret.path) {
+                continue;
+            }
             pin::parents_of(view, &target)?;
             cover(view, PlaceKind::Secret, &target, secret.kind);
         }
@@ -38,8 +43,9 @@ pub(crate) fn mask(view: &mut View, inputs: &Inputs<'_>) -> Result<Vec<Unresolve
 
 /// Paths where the view would show a secret of the caller, if one were created there.
 pub(crate) fn absent(view: &View, inputs: &Inputs<'_>) -> Vec<PathBuf> {
+    let shown = view.shown();
     let is_absent = |path: &PathBuf| !inputs.names.may_exist(path) || !exists(path);
-    home_secrets(inputs.caller).filter(is_absent).filter(|path| !view.shown_at(path).is_empty()).collect()
+    home_secrets(inputs.caller).filter(is_absent).filter(|path| shown.has(path)).collect()
 }
 
 fn home_secrets(caller: &Caller) -> impl Iterator<Item = PathBuf> {
@@ -52,13 +58,18 @@ fn home_secrets(caller: &Caller) -> impl Iterator<Item = PathBuf> {
 /// # Errors
 /// A secret cannot be looked at, and a command could still see it.
 fn existing(view: &View, inputs: &Inputs<'_>) -> Result<(Vec<BindSource>, Vec<UnresolvedPath>), Error> {
-    let home_secrets = home_secrets(inputs.caller).filter(|path| inputs.names.may_exist(path));
+    let homes = inputs.caller.homes.iter();
+    let home_secrets = homes.flat_map(|home| {
+        let names = HOME_SECRETS.iter().filter(|name| inputs.names.may_have(home, name));
+        names.map(|name| home.join(name))
+    });
     let system_secrets = SYSTEM_SECRETS
         .iter()
         .map(PathBuf::from)
         .chain(session_directories(inputs.caller))
         .chain([cache_store::own_directory(inputs.caller)]);
-    let system_secrets = system_secrets.filter(|path| !view.shown_at(path).is_empty());
+    let shown = view.shown();
+    let system_secrets = system_secrets.filter(|path| shown.has(path));
     let (mut secrets, mut ways) = (Vec::new(), Vec::new());
     for path in home_secrets.chain(system_secrets) {
         let Some(secret) = find(view, inputs, PlaceKind::Secret.as_str(), &path)? else { continue };
@@ -98,7 +109,7 @@ pub(crate) fn find(
             Ok(_) => true,
         },
         Some(libc::ESTALE) => true,
-        errno => errno.is_some_and(is_shortage) || !view.shown_at(path).is_empty(),
+        errno => errno.is_some_and(is_shortage) || view.shown().has(path),
     };
     if !may_be_seen {
         return Ok(None);

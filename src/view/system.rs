@@ -2,7 +2,7 @@
 //!
 //! The lists are data: change them here.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,7 @@ use crate::view::paths::resolved::ResolvedPath;
 use crate::view::paths::source::{BindSource, SourceKind, exists};
 use crate::view::paths::walk::HostLink;
 use crate::view::secrets::cover;
+use crate::view::shown::Shown;
 use crate::view::{Access, Node, View, ViewEntry, etc, pin, secrets};
 
 /// Directories of the system, shown read-only. On most hosts all but /usr are symbolic links into it. The
@@ -306,18 +307,18 @@ pub(crate) fn check_source(source: &BindSource, access: Access) -> io::Result<()
 /// # Errors
 /// /proc does not list the mounts. Or a mount cannot be looked at, and a command could still see it.
 pub(crate) fn mask(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
-    let is_any =
-        |kind: &[u8]| kind == PROC.as_bytes() || KERNEL_SETTINGS.iter().any(|name| kind == name.as_bytes());
-    let mut found = inputs
-        .names
-        .mounts()
-        .and_then(|table| table.of(is_any))
-        .map_err(Error::io("read /proc/self/mountinfo"))?;
+    let is_settings = |kind: &[u8]| KERNEL_SETTINGS.iter().any(|name| kind == name.as_bytes());
+    let mounts = inputs.names.mounts().and_then(|table| table.kinds().collect::<io::Result<Vec<_>>>());
+    let mounts = mounts.map_err(Error::io("read /proc/self/mountinfo"))?;
+    let found = mounts.into_iter().filter_map(|(kind, at)| {
+        let is_proc = kind == PROC.as_bytes();
+        (is_proc || is_settings(kind)).then_some((at, is_proc))
+    });
     // Sorted, so that a cover comes before the mounts below it.
-    found.sort_by(|one, other| one.mount_point.cmp(&other.mount_point));
-    for mount in found {
-        let path = &*mount.mount_point;
-        for target in must_be_covered(view, path, mount.fs_type == PROC) {
+    let found: BTreeSet<(PathBuf, bool)> = found.collect();
+    let shown = view.shown();
+    for (path, is_proc) in &found {
+        for target in must_be_covered(view, &shown, path, *is_proc) {
             let Some(BindSource { kind, .. }) =
                 secrets::find(view, inputs, PlaceKind::KernelFileSystem.as_str(), path)?
             else {
@@ -336,14 +337,14 @@ pub(crate) fn mask(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
 }
 
 /// The places where commands would see the mount at the host's `path` and must not.
-fn must_be_covered(view: &View, path: &Path, is_proc: bool) -> Vec<PathBuf> {
+fn must_be_covered(view: &View, shown: &Shown, path: &Path, is_proc: bool) -> Vec<PathBuf> {
     let may_not = |target: &PathBuf| {
         let writes =
             |(_, place): (&Path, &ViewEntry)| matches!(place.node, Node::Bind { access: Access::Write, .. });
         let is_there = view.host_path(target).is_some_and(|shown| shown == path);
         is_there && (is_proc || view.mount_above(target).is_some_and(writes))
     };
-    view.shown_at(path).into_iter().filter(may_not).collect()
+    shown.at(path).into_iter().filter(may_not).collect()
 }
 
 /// A procfs for the command.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use Kind::{Cache, Toolchain};
 
 use crate::caller::Caller;
-use crate::caller::toolchains::{CACHE_BASE, Kind, TABLE, home_of, parts};
+use crate::caller::toolchains::{CACHE_BASE, Kind, TABLE, home_of, is_named, parts};
 use crate::policy::profile::{Caches, Toolchains};
 use crate::report::place_kind::PlaceKind;
 use crate::view::inputs::{Inputs, may_have_layers};
@@ -28,6 +28,12 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
         make_room(view, inputs, Path::new(base));
     }
     for row in TABLE.iter().filter(|row| row.kind == Toolchain || inputs.policy.caches != Caches::None) {
+        // Most tools are not there.
+        let may_be_there =
+            is_named(row, inputs.caller) || inputs.names.may_have(&inputs.caller.home, row.home);
+        if !may_be_there && inputs.policy.caches != Caches::Keep {
+            continue;
+        }
         let home = home_of(row, inputs.caller);
         if row.kind == Cache {
             make_room(view, inputs, &home);
@@ -53,8 +59,9 @@ pub(crate) fn variables(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, OsSt
     if !is_wanted(inputs) {
         return Vec::new();
     }
-    let mut found = tool_variables::visible(inputs, view, names());
-    for name in names().filter(|name| is_of_cache(name)) {
+    let set: BTreeSet<&str> = names().filter(|name| inputs.caller.variable(name).is_some()).collect();
+    let mut found = tool_variables::visible(inputs, view, set.iter().copied());
+    for name in set.into_iter().filter(|name| is_of_cache(name)) {
         if let Some(value) = inputs.caller.variable(name).filter(|value| is_room(view, Path::new(value)))
             && !found.iter().any(|(known, _)| known == name)
         {
@@ -69,10 +76,10 @@ pub(crate) fn deciding_variables() -> impl Iterator<Item = &'static str> {
     ["HOME", "PATH"].into_iter().chain(names()).chain(tool_variables::names())
 }
 
-/// The variables of the table, each once.
+/// The variables of the table. Some rows share one.
 fn names() -> impl Iterator<Item = &'static str> {
     let of_rows = TABLE.iter().map(|row| row.variable).filter(|name| !name.is_empty());
-    of_rows.chain([CACHE_BASE]).collect::<BTreeSet<_>>().into_iter()
+    of_rows.chain([CACHE_BASE])
 }
 
 fn is_of_cache(name: &str) -> bool {

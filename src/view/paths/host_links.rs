@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::report::place_kind::PlaceKind;
 use crate::sys::dirfd::MOST_LINKS;
+use crate::sys::lexical;
 use crate::view::inputs::Inputs;
 use crate::view::paths::resolved::ResolvedPath;
 use crate::view::paths::walk::{HostLink, reversed};
@@ -43,7 +44,8 @@ impl View {
 
     /// Where `path` leads over the links of [`offer_link`](Self::offer_link).
     pub(crate) fn follow<'p>(&self, path: &'p Path) -> Cow<'p, Path> {
-        if self.links.is_empty() {
+        let is_on_the_way = |at: &OsString| lexical::is_within(path, Path::new(at));
+        if self.links.is_empty() || lexical::is_plain(path) && !self.links.keys().any(is_on_the_way) {
             return Cow::Borrowed(path);
         }
         let (mut here, mut rest, mut followed) = (PathBuf::from("/"), reversed(path), 0);

@@ -1,6 +1,5 @@
 //! The source of a bind: canonical path, kind and identity of a file of the host. It only reads.
 
-use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +9,7 @@ use nix::fcntl::OFlag;
 
 use crate::sys::dirfd::open_without_links;
 use crate::sys::inode::Identity;
+use crate::sys::lexical;
 use crate::sys::lexical::clean;
 
 /// A file, directory or device of the host that can be bound.
@@ -127,9 +127,7 @@ pub(crate) fn metadata_without_links(path: &Path) -> io::Result<Metadata> {
 }
 
 fn open_resolved(path: &Path) -> io::Result<fs::File> {
-    if clean(path).as_os_str() != path.as_os_str()
-        || path.components().any(|part| part.as_os_str() == OsStr::new(".."))
-    {
+    if !lexical::is_plain(path) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     Ok(open_without_links(path, OFlag::empty())?.into())

@@ -102,8 +102,11 @@ fn offer_at_its_path(view: &mut View, inputs: &Inputs<'_>, source: BindSource) {
 
 /// Resolves `path` if something is there that may be shown.
 pub(crate) fn fit(inputs: &Inputs<'_>, path: &Path) -> Option<ResolvedPath> {
-    let may_be = inputs.names.may_exist(path) && !secrets::is_secret(path, inputs.caller);
-    let resolved = may_be.then(|| ResolvedPath::resolve(path).ok())??;
+    let resolved = inputs.names.may_exist(path).then(|| ResolvedPath::resolve(path).ok())??;
+    let is_linked = resolved.source.path.as_os_str() != path.as_os_str();
+    if is_linked && secrets::is_secret(path, inputs.caller) {
+        return None;
+    }
     is_fit(&resolved.source.path, inputs).then_some(resolved)
 }
 

@@ -117,12 +117,12 @@ fn leads_to_visible(view: &View, path: &Path) -> bool {
 
 /// The paths in the value of a variable.
 fn paths(name: &str, inputs: &Inputs<'_>) -> impl Iterator<Item = PathBuf> {
-    let value = inputs.caller.variable(name).unwrap_or_default();
-    let parts: Vec<PathBuf> = match name == NIX_PROFILES {
-        true => {
+    let parts: Vec<PathBuf> = match inputs.caller.variable(name) {
+        None => Vec::new(),
+        Some(value) if name == NIX_PROFILES => {
             value.as_bytes().split(|byte| *byte == b' ').map(OsStr::from_bytes).map(PathBuf::from).collect()
         }
-        false => env::split_paths(value).collect(),
+        Some(value) => env::split_paths(value).collect(),
     };
     parts.into_iter().filter(|path| !path.as_os_str().is_empty())
 }
