@@ -143,9 +143,6 @@ enum Step<'w> {
     Ordinary { policy: u32, nice: u32, io: u32 },
     /// fchmodat(2): sets the mode of a path in the new root, given as an absolute path.
     SetMode { path: &'w CStr, mode: u32 },
-    /// The same for a directory that commands share. If another command has just closed the way to it, it
-    /// stays as it is: chmod(2) of one directory after the other leaves that moment.
-    RestoreMode { path: &'w CStr, mode: u32 },
     /// seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER): installs `program` and hands its listener, which reports
     /// refused system calls, to the outside ([`Report::Refusing`](crate::control::Report::Refusing)). If the
     /// kernel creates no listener, for example because another filter has one, installs `plain` instead. If

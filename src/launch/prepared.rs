@@ -224,7 +224,8 @@ pub(crate) fn step_failed(step: Option<PlannedStep<'_>>, failed: FailedStep) -> 
 /// Records in `enforcement` that an optional step was skipped.
 pub(crate) fn step_skipped(step: Option<PlannedStep<'_>>, errno: i32, enforcement: &mut Enforcement) {
     if let Some(PlannedStep { protection, step }) = step {
-        if layers::note_skipped(&step, errno, enforcement) {
+        // The mode of a directory that commands share: another command had just closed the way to it.
+        if matches!(step, Step::SetMode { .. }) || layers::note_skipped(&step, errno, enforcement) {
             return;
         }
         // A skipped step often makes later ones fail. Keep the first reason.
@@ -295,7 +296,7 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::BindOwn { source, target: at } => {
             format!("bind {} of the sandbox at {}", target(source), target(at))
         }
-        Step::SetMode { path, .. } | Step::RestoreMode { path, .. } => {
+        Step::SetMode { path, .. } => {
             format!("set the mode of {}", target(path))
         }
         Step::MakeMountPoint { path } => format!("make mount point {}", target(path)),

@@ -30,7 +30,11 @@ pub(crate) fn shared_modes(inputs: &Inputs<'_>, view: &View) -> Section {
     };
     for (target, place) in view.iter().filter(is_shared).filter(|_| inputs.kind.is_session()) {
         if let Node::Private { mode } | Node::Tmpfs { mode, .. } = place.node {
-            modes.push(Protection::Root, &Step::RestoreMode { path: &crate::plan::absolute(target), mode });
+            // Another command may close one of them between two of these steps.
+            modes.push_optional(
+                Protection::Root,
+                &Step::SetMode { path: &crate::plan::absolute(target), mode },
+            );
         }
     }
     modes

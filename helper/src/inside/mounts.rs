@@ -215,9 +215,10 @@ pub(crate) fn merge(target: &CStr, options: &CStr, reader: u32) -> Result<(), Er
         return merging.mount();
     }
     if let Some(groups) = sys::Groups::to_restore() {
-        let before = sys::read_as(reader)?;
+        let capabilities = sys::capabilities()?;
+        sys::read_as(reader)?;
         let end = merging.mount();
-        sys::read_as_before(before, &groups)?;
+        sys::read_as_root(&groups, &capabilities)?;
         return end;
     }
     // A child, because this process could not get its groups back.
@@ -232,6 +233,6 @@ extern "C" fn merge_as_reader(argument: *mut u8) -> ! {
     #[expect(unsafe_code, reason = "the other half of vfork")]
     // SAFETY: `merge` passed its `Merging` to this very entry.
     let merging: &mut Merging<'_> = unsafe { sys::vfork_argument(argument) };
-    merging.end = sys::read_as(merging.reader).and_then(|_| merging.mount());
+    merging.end = sys::read_as(merging.reader).and_then(|()| merging.mount());
     sys::exit(0)
 }

@@ -183,12 +183,13 @@ fn keep_standard(number: u32) -> Result<(), Errno> {
 /// not use.
 fn execute(request: &Request<'_>, vectors: &Vectors<'_>) -> Errno {
     let mut reason = Errno(ENOENT);
-    let is_searched_for = request.programs.iter().nth(1).is_some();
+    let mut is_searched_for = false;
     for program in request.programs.iter() {
         // Nothing is in most directories of PATH, and access(2) says so in a fifth of the time.
         if is_searched_for && matches!(sys::access(program), Err(Errno(ENOENT | ENOTDIR))) {
             continue;
         }
+        is_searched_for = true;
         match sys::execute(program, vectors) {
             Errno(ENOENT) if reason.0 == ENOENT && sys::access(program).is_ok() => reason = Errno(ELIBACC),
             Errno(ENOENT | ENOTDIR) => {}

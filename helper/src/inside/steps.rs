@@ -6,7 +6,7 @@ use crate::{
     Fault,
     channel::Channel,
     control::Report,
-    kernel::{E2BIG, EACCES, EINVAL, ENOENT, EPROTO, MS_BIND, MS_REC, MS_SLAVE, RulesetAttr, SOCK_STREAM},
+    kernel::{E2BIG, EINVAL, ENOENT, EPROTO, MS_BIND, MS_REC, MS_SLAVE, RulesetAttr, SOCK_STREAM},
     mounts,
     plan::{self, Inode, MOST_FORGONE, MOST_LAYERS, MOST_TMPFS, Step, Target},
     sys::{self, Errno, Fd},
@@ -110,10 +110,6 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
         }
         Step::MakeDir { path, mode } => sys::make_dir(state.root()?, path, mode),
         Step::SetMode { path, mode } => sys::set_mode(path, mode),
-        Step::RestoreMode { path, mode } => match sys::set_mode(path, mode) {
-            Err(Errno(EACCES)) => Ok(()),
-            done => done,
-        },
         Step::Symlink { path, points_to } => sys::symlink(state.root()?, path, points_to),
         Step::MakeFile { path, mode, bytes } => {
             sys::write_all(&sys::create(state.root()?, path, mode)?, bytes)
@@ -203,7 +199,8 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
             })
         }
         Step::DetachLayers {} => {
-            state.layers.iter_mut().filter_map(Option::take).try_for_each(|layer| mounts::move_to_old_root(&layer))
+            let mut layers = state.layers.iter_mut().filter_map(Option::take);
+            layers.try_for_each(|layer| mounts::move_to_old_root(&layer))
         }
         Step::Pin { target, attributes } => mounts::pin(state.root()?, target, attributes),
         Step::Ordinary { policy, nice, io } => sys::make_ordinary(policy != 0, nice != 0, io != 0),

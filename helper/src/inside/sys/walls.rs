@@ -68,10 +68,10 @@ pub(crate) fn set_effective(capability: u32, has: bool) -> Result<(), Errno> {
 }
 
 /// The effective, permitted and inheritable set of the low 32 capabilities, then of the high ones.
-type CapabilitySets = [u32; 6];
+pub(crate) type CapabilitySets = [u32; 6];
 
 /// capget(2).
-fn capabilities() -> Result<CapabilitySets, Errno> {
+pub(crate) fn capabilities() -> Result<CapabilitySets, Errno> {
     let (header, mut sets) = ([LINUX_CAPABILITY_VERSION_3, 0], [0; 6]);
     call!(nr::CAPGET, &raw const header, &raw mut sets)?;
     Ok(sets)
@@ -86,9 +86,6 @@ fn set_capabilities(sets: &CapabilitySets) -> Result<(), Errno> {
 /// The most groups that [`Groups`] holds.
 const MOST_GROUPS: usize = 16;
 
-/// What the kernel shows for a group that has no id in the user namespace, see user_namespaces(7).
-const OVERFLOW_GROUP: u32 = 65534;
-
 /// The supplementary groups of this process.
 pub(crate) struct Groups {
     ids: [u32; MOST_GROUPS],
@@ -96,14 +93,14 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// getgroups(2), if this process could get the same groups back: they are few, and each of them has an id
-    /// in this user namespace.
+    /// getgroups(2), if setgroups(2) can set the same again. It cannot if they are many, or if one of them
+    /// has no id in this user namespace: the kernel shows 65534 for that, and no map of the outside has that
+    /// id.
     pub(crate) fn to_restore() -> Option<Self> {
         let mut ids = [0; MOST_GROUPS];
         let count = call!(nr::GETGROUPS, MOST_GROUPS, ids.as_mut_ptr()).ok()?;
         let groups = Self { ids, count };
-        let are_known = !groups.ids.contains(&OVERFLOW_GROUP) && groups.set().is_ok();
-        are_known.then_some(groups)
+        groups.set().is_ok().then_some(groups)
     }
 
     fn set(&self) -> Result<(), Errno> {
@@ -111,42 +108,29 @@ impl Groups {
     }
 }
 
-/// As what a process opens files: effective capabilities, setfsgid(2), setfsuid(2).
-pub(crate) struct Access {
-    effective: [u32; 2],
-    group: u32,
-    user: u32,
-}
-
-/// setgroups(2), setfsgid(2), setfsuid(2): this process opens files as `id`, which has no groups. Returns as
-/// what it did so before.
-pub(crate) fn read_as(id: u32) -> Result<Access, Errno> {
-    let [low, _, _, high, ..] = capabilities()?;
+/// setgroups(2), setfsgid(2), setfsuid(2): this process opens files as `id`, which has no groups.
+pub(crate) fn read_as(id: u32) -> Result<(), Errno> {
     call!(nr::SETGROUPS, 0, 0)?;
-    let group = set_id(nr::SETFSGID, id)?;
-    let user = set_id(nr::SETFSUID, id)?;
-    Ok(Access { effective: [low, high], group, user })
+    set_ids(id)
 }
 
-/// Undoes [`read_as`]. The kernel changes the effective capabilities along with the user, see
-/// capabilities(7): they become those of before too.
-pub(crate) fn read_as_before(access: Access, groups: &Groups) -> Result<(), Errno> {
-    set_id(nr::SETFSUID, access.user)?;
-    set_id(nr::SETFSGID, access.group)?;
+/// Undoes [`read_as`] in a process of root. The kernel changes the effective capabilities along with the
+/// user, see capabilities(7), so they are set too.
+pub(crate) fn read_as_root(groups: &Groups, capabilities: &CapabilitySets) -> Result<(), Errno> {
+    set_ids(0)?;
     groups.set()?;
-    let mut sets = capabilities()?;
-    [sets[0], sets[3]] = access.effective;
-    set_capabilities(&sets)
+    set_capabilities(capabilities)
 }
 
-/// setfsuid(2) or setfsgid(2). Returns the former id.
-fn set_id(number: usize, id: u32) -> Result<u32, Errno> {
-    let former = call!(number, id)?;
-    // Both return the former id and no error. An id that is invalid changes nothing.
-    if call!(number, u32::MAX)? != id as usize {
-        return Err(Errno(EINVAL));
+fn set_ids(id: u32) -> Result<(), Errno> {
+    for number in [nr::SETFSGID, nr::SETFSUID] {
+        call!(number, id)?;
+        // Both return the former id and no error. An id that is invalid changes nothing.
+        if call!(number, u32::MAX)? != id as usize {
+            return Err(Errno(EINVAL));
+        }
     }
-    u32::try_from(former).map_err(|_| Errno(EPROTO))
+    Ok(())
 }
 
 /// keyctl(KEYCTL_JOIN_SESSION_KEYRING, NULL).
