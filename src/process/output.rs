@@ -15,7 +15,7 @@ use tokio::net::unix::pipe;
 use crate::process::cause::Flood;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output};
-use crate::sys::packet::MemoryFile;
+use crate::sys::memory_file::MemoryFile;
 
 /// The largest pipe of an ordinary user, in bytes: the default of `fs.pipe-max-size`.
 const LARGEST_PIPE: u64 = 1 << 20;

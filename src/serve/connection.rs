@@ -26,8 +26,9 @@ use crate::report::{Report, failure};
 use crate::serve::question::{Problem, Reply};
 use crate::session::Session;
 use crate::sys::closing::HeldFd;
+use crate::sys::memory_file::MemoryFile;
 use crate::sys::packet;
-use crate::sys::packet::{MemoryFile, Packet};
+use crate::sys::packet::Packet;
 use crate::sys::{self, closing};
 
 /// How long a client may take to disconnect after the last answer.

@@ -11,6 +11,7 @@ use std::{io, ptr};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::SigSet;
 use nix::sys::socket::{SockFlag, accept4};
 use nix::sys::stat::{FileStat, SFlag};
@@ -118,6 +119,11 @@ pub(crate) fn scheduling_privileges() -> [bool; 3] {
 }
 
 // Descriptors and sockets.
+
+/// memfd_create(2): a file without a name.
+pub(crate) fn nameless_file() -> io::Result<File> {
+    Ok(memfd_create(c"kennel", MFdFlags::MFD_CLOEXEC)?.into())
+}
 
 /// accept4(2) of a connection that neither blocks nor is inherited by programs.
 pub(crate) fn accept(listener: BorrowedFd<'_>) -> nix::Result<OwnedFd> {

@@ -1,8 +1,9 @@
 //! System calls of macOS, by the names of those in `linux.rs`. Nobody has run them on a Mac yet.
 
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
-use std::{io, ptr, thread};
+use std::{env, fs, io, ptr, thread};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
@@ -38,6 +39,14 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
     fcntl(&connection, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
     fcntl(&connection, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok(connection)
+}
+
+/// A file without a name, in the temporary directory: macOS has no memfd_create(2). mkstemp(3), unlink(2).
+pub(crate) fn nameless_file() -> io::Result<File> {
+    let (file, path) = nix::unistd::mkstemp(&env::temp_dir().join("kennel-XXXXXX"))?;
+    fs::remove_file(path)?;
+    fcntl(&file, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    Ok(file.into())
 }
 
 /// poll(2): whether the peer of a stream is gone. Unread data may remain.

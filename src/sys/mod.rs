@@ -22,6 +22,7 @@ pub(crate) mod lexical;
 mod linux;
 #[cfg(target_os = "macos")]
 mod macos;
+pub(crate) mod memory_file;
 pub(crate) mod mode;
 #[cfg(any(target_os = "macos", test))]
 pub(crate) mod own_session;

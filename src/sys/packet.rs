@@ -9,14 +9,13 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use nix::errno::Errno;
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, sendmsg, socket,
 };
 
-use crate::sys;
 use crate::sys::closing::HeldFd;
+use crate::sys::memory_file::MemoryFile;
 use crate::sys::{locked, received};
 
 /// What recvmsg(2) returned.
@@ -168,49 +167,6 @@ pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     let mut memfd = MemoryFile::new()?;
     memfd.append(bytes)?;
     Ok(memfd.into_fd())
-}
-
-/// A memfd that grows: what is too long for a packet.
-#[derive(Debug)]
-pub(crate) struct MemoryFile {
-    file: File,
-    length: u64,
-}
-
-impl MemoryFile {
-    /// memfd_create(2).
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { file: memfd_create(c"kennel-packet", MFdFlags::MFD_CLOEXEC)?.into(), length: 0 })
-    }
-
-    /// Appends these bytes.
-    pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        sys::without_sigxfsz(|| self.file.write_all_at(bytes, self.length))?;
-        self.length += bytes.len() as u64;
-        Ok(())
-    }
-
-    /// Appends what another one holds.
-    pub(crate) fn append_file(&mut self, other: &Self) -> io::Result<()> {
-        let mut piece = vec![0; 1 << 16];
-        let mut start = 0;
-        while let Ok(rest @ 1..) = usize::try_from(other.length - start) {
-            let piece = piece.get_mut(..rest.min(1 << 16)).unwrap_or_default();
-            other.file.read_exact_at(piece, start)?;
-            self.append(piece)?;
-            start += piece.len() as u64;
-        }
-        Ok(())
-    }
-
-    /// Bytes in it.
-    pub(crate) fn length(&self) -> u64 {
-        self.length
-    }
-
-    pub(crate) fn into_fd(self) -> OwnedFd {
-        self.file.into()
-    }
 }
 
 /// The first `length` bytes of a [`memory_file`].
