@@ -206,6 +206,11 @@ impl Merging<'_> {
         let flags = MS_RDONLY | MS_NOSUID | MS_NODEV;
         sys::mount(Some(c"kennel"), self.target, Some(c"overlay"), flags, Some(self.options))
     }
+
+    fn mount_as_reader(&self) -> Result<(), Errno> {
+        sys::read_as(self.reader)?;
+        self.mount()
+    }
 }
 
 /// Mounts a read-only overlay. See `Merge`.
@@ -216,8 +221,7 @@ pub(crate) fn merge(target: &CStr, options: &CStr, reader: u32) -> Result<(), Er
     }
     if let Some(groups) = sys::Groups::to_restore() {
         let capabilities = sys::capabilities()?;
-        sys::read_as(reader)?;
-        let end = merging.mount();
+        let end = merging.mount_as_reader();
         sys::read_as_root(&groups, &capabilities)?;
         return end;
     }
@@ -233,6 +237,6 @@ extern "C" fn merge_as_reader(argument: *mut u8) -> ! {
     #[expect(unsafe_code, reason = "the other half of vfork")]
     // SAFETY: `merge` passed its `Merging` to this very entry.
     let merging: &mut Merging<'_> = unsafe { sys::vfork_argument(argument) };
-    merging.end = sys::read_as(merging.reader).and_then(|()| merging.mount());
+    merging.end = merging.mount_as_reader();
     sys::exit(0)
 }

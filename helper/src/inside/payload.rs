@@ -183,13 +183,13 @@ fn keep_standard(number: u32) -> Result<(), Errno> {
 /// not use.
 fn execute(request: &Request<'_>, vectors: &Vectors<'_>) -> Errno {
     let mut reason = Errno(ENOENT);
-    let mut is_searched_for = false;
+    let mut has_tried = false;
     for program in request.programs.iter() {
         // Nothing is in most directories of PATH, and access(2) says so in a fifth of the time.
-        if is_searched_for && matches!(sys::access(program), Err(Errno(ENOENT | ENOTDIR))) {
+        if has_tried && matches!(sys::access(program), Err(Errno(ENOENT | ENOTDIR))) {
             continue;
         }
-        is_searched_for = true;
+        has_tried = true;
         match sys::execute(program, vectors) {
             Errno(ENOENT) if reason.0 == ENOENT && sys::access(program).is_ok() => reason = Errno(ELIBACC),
             Errno(ENOENT | ENOTDIR) => {}
