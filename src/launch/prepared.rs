@@ -296,9 +296,7 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::BindOwn { source, target: at } => {
             format!("bind {} of the sandbox at {}", target(source), target(at))
         }
-        Step::SetMode { path, .. } => {
-            format!("set the mode of {}", target(path))
-        }
+        Step::SetMode { path, .. } => format!("set the mode of {}", target(path)),
         Step::MakeMountPoint { path } => format!("make mount point {}", target(path)),
         Step::Whiteout { path } => format!("hide {}", target(path)),
         Step::Merge { target: at, .. } => format!("merge {} with the sandbox's own files", target(at)),

@@ -107,7 +107,7 @@ const REGISTRIES: &[&str] = &[
 ];
 
 /// Start and end of more of them, with a name that the caller chose between.
-const NAMED_REGISTRY: (&str, &str) = ("CARGO_REGISTRIES_", "_INDEX");
+const NAMED_REGISTRIES: &[(&str, &str)] = &[("CARGO_REGISTRIES_", "_INDEX")];
 
 /// The search path if the caller has no PATH, or its PATH must not count.
 pub(crate) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -128,9 +128,11 @@ pub(crate) fn is_locale(name: &OsStr) -> bool {
 /// Whether a variable names a registry. It may hold credentials.
 pub(crate) fn is_registry(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else { return false };
-    let (start, end) = NAMED_REGISTRY;
-    let chosen = name.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
-    chosen.is_some_and(|chosen| !chosen.is_empty()) || REGISTRIES.contains(&name)
+    let is_named = |(start, end): &(&str, &str)| {
+        let chosen = name.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
+        chosen.is_some_and(|chosen| !chosen.is_empty())
+    };
+    REGISTRIES.contains(&name) || NAMED_REGISTRIES.iter().any(is_named)
 }
 
 /// Whether the value may hold a password or a token: `user:password@` or the query of a URL.

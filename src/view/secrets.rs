@@ -58,11 +58,7 @@ fn home_secrets(caller: &Caller) -> impl Iterator<Item = PathBuf> {
 /// # Errors
 /// A secret cannot be looked at, and a command could still see it.
 fn existing(view: &View, inputs: &Inputs<'_>) -> Result<(Vec<BindSource>, Vec<UnresolvedPath>), Error> {
-    let homes = inputs.caller.homes.iter();
-    let home_secrets = homes.flat_map(|home| {
-        let names = HOME_SECRETS.iter().filter(|name| inputs.names.may_have(home, name));
-        names.map(|name| home.join(name))
-    });
+    let home_secrets = home_secrets(inputs.caller).filter(|path| inputs.names.may_exist(path));
     let system_secrets = SYSTEM_SECRETS
         .iter()
         .map(PathBuf::from)

@@ -10,6 +10,7 @@ use std::{fs, io};
 
 use nix::fcntl::OFlag;
 
+use crate::host::mounts::MountTable;
 use crate::policy::network::NetworkMode;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
@@ -307,15 +308,9 @@ pub(crate) fn check_source(source: &BindSource, access: Access) -> io::Result<()
 /// # Errors
 /// /proc does not list the mounts. Or a mount cannot be looked at, and a command could still see it.
 pub(crate) fn mask(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
-    let is_settings = |kind: &[u8]| KERNEL_SETTINGS.iter().any(|name| kind == name.as_bytes());
-    let mounts = inputs.names.mounts().and_then(|table| table.kinds().collect::<io::Result<Vec<_>>>());
-    let mounts = mounts.map_err(Error::io("read /proc/self/mountinfo"))?;
-    let found = mounts.into_iter().filter_map(|(kind, at)| {
-        let is_proc = kind == PROC.as_bytes();
-        (is_proc || is_settings(kind)).then_some((at, is_proc))
-    });
+    let unreadable = Error::io("read /proc/self/mountinfo");
     // Sorted, so that a cover comes before the mounts below it.
-    let found: BTreeSet<(PathBuf, bool)> = found.collect();
+    let found = inputs.names.mounts().and_then(kernel_mounts).map_err(unreadable)?;
     let shown = view.shown();
     for (path, is_proc) in &found {
         for target in must_be_covered(view, &shown, path, *is_proc) {
@@ -334,6 +329,20 @@ pub(crate) fn mask(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Where the host has mounted kernel file systems, and whether each is a procfs.
+///
+/// # Errors
+/// A line of the table cannot be parsed.
+fn kernel_mounts(mounts: &MountTable) -> io::Result<BTreeSet<(PathBuf, bool)>> {
+    let is_settings = |kind: &[u8]| KERNEL_SETTINGS.iter().any(|name| kind == name.as_bytes());
+    let with_kind = |mount: io::Result<(&[u8], PathBuf)>| {
+        let (kind, at) = mount?;
+        let is_proc = kind == PROC.as_bytes();
+        Ok((is_proc || is_settings(kind)).then_some((at, is_proc)))
+    };
+    mounts.kinds().filter_map(|mount| with_kind(mount).transpose()).collect()
 }
 
 /// The places where commands would see the mount at the host's `path` and must not.
