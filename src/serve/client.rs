@@ -436,7 +436,8 @@ fn connected(directory: &Directory, name: &SessionName, path: &Path) -> Result<O
             Err(error) => error,
         };
         match error.raw_os_error() {
-            Some(libc::ENOENT) if is_held(directory, name) => {
+            // Removed, or bound again and nobody listens yet.
+            Some(libc::ENOENT | libc::ECONNREFUSED) if is_held(directory, name) => {
                 if begun.elapsed() >= RESTORE_TIMEOUT {
                     return Err(ListenError::Unreachable { name: name.to_string() });
                 }

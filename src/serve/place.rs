@@ -244,3 +244,39 @@ fn exclusive() -> libc::flock {
         l_pid: 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::serve::client::Client;
+
+    /// A client waits for a session that has bound its socket anew, and listens a moment later.
+    #[test]
+    fn a_client_waits_for_a_socket_on_which_nobody_listens_yet() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("own");
+        let directory = || Directory::make(&at).unwrap();
+        let name = || SessionName::new("a").unwrap();
+        let place = SocketPlace::take(directory(), name()).unwrap();
+        let bound = place.bind().unwrap();
+        let client = std::thread::spawn({
+            let path = at.clone();
+            move || Client::connect_in(path, "a").map(drop)
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!client.is_finished());
+        listen(&bound, Backlog::new(1).unwrap()).unwrap();
+        client.join().unwrap().unwrap();
+        // Without its lock it is the socket of a session that has ended.
+        drop(bound);
+        place.held.lock().unwrap().take();
+        assert!(
+            Client::connect_in(&at, "a")
+                .unwrap_err()
+                .to_string()
+                .contains("no session of that name is running")
+        );
+    }
+}
