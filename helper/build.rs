@@ -3,7 +3,7 @@
 //!
 //! Cargo's flags do not apply on purpose: the programs must be the same however the outside is built.
 
-use std::{env, path::PathBuf, process::Command};
+use std::{env, fs, path::PathBuf, process::Command};
 
 /// Name of the image, its source, and the `cfg` set for it.
 const IMAGES: [(&str, &str, &[&str]); 2] = [
@@ -42,4 +42,23 @@ fn compile(name: &str, source: &str, flags: &[&str]) {
         .status()
         .expect("rustc could not be started");
     assert!(status.success(), "{source} does not compile: see rustc's messages above");
+    let linked = fs::read(&image).expect("rustc wrote the image");
+    fs::write(image.with_extension("loaded"), loaded(linked)).expect("OUT_DIR can be written");
+}
+
+/// What the kernel loads of an ELF executable, without its names and its table of sections (elf(5)): each start
+/// copies these bytes. `scripts/inside-is-freestanding` needs the names.
+fn loaded(mut elf: Vec<u8>) -> Vec<u8> {
+    let number = |at: usize, size: usize| {
+        elf[at..at + size].iter().rev().fold(0, |sum, &byte| sum << 8 | usize::from(byte))
+    };
+    let (headers, size, count) = (number(0x20, 8), number(0x36, 2), number(0x38, 2));
+    let ends =
+        (0..count).map(|index| headers + index * size).map(|at| number(at + 8, 8) + number(at + 32, 8));
+    let end = ends.max().expect("an executable has segments");
+    elf.truncate(end);
+    // e_shoff, and e_shnum with e_shstrndx: there is no table of sections.
+    elf[0x28..0x30].fill(0);
+    elf[0x3c..0x40].fill(0);
+    elf
 }

@@ -12,9 +12,9 @@ pub mod wire;
 /// The inside: a static ELF executable of a few kilobytes, built by this package's build script.
 ///
 /// [`kennel`](https://docs.rs/kennel) writes it to a sealed memfd and executes that.
-pub static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/inside"));
+pub static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/inside.loaded"));
 
 /// `kennel-exec`, the client of a listening session: a static ELF executable of a few kilobytes.
 ///
 /// [`kennel`](https://docs.rs/kennel) installs it beside the socket of the session.
-pub static EXEC_IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kennel-exec"));
+pub static EXEC_IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kennel-exec.loaded"));
