@@ -46,8 +46,8 @@ fn compile(name: &str, source: &str, flags: &[&str]) {
     fs::write(image.with_extension("loaded"), loaded(linked)).expect("OUT_DIR can be written");
 }
 
-/// What the kernel loads of an ELF executable, without its names and its table of sections (elf(5)): each start
-/// copies these bytes. `scripts/inside-is-freestanding` needs the names.
+/// What the kernel loads of an ELF executable, without its names and its table of sections (elf(5)): each
+/// start copies these bytes. `scripts/inside-is-freestanding` needs the names.
 fn loaded(mut elf: Vec<u8>) -> Vec<u8> {
     let number = |at: usize, size: usize| {
         elf[at..at + size].iter().rev().fold(0, |sum, &byte| sum << 8 | usize::from(byte))

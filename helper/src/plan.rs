@@ -134,6 +134,16 @@ enum Step<'w> {
     /// move_mount(2) of all layers into the old root, which [`PivotRoot`](Step::PivotRoot) detaches. What
     /// they show stays.
     DetachLayers {},
+    /// open(2), fsconfig(lowerdir+): adds the host's directory `lower` to the overlay that becomes the root,
+    /// below those that were added before. Linux 6.8.
+    RootLayer { lower: Inode<'w> },
+    /// fsconfig(2), fsmount(2), move_mount(2): mounts the overlay of the `RootLayer`s at `root`. Changes go
+    /// to `upper` and `work`. All three are directories of the working directory. Later steps see the overlay
+    /// as the new root.
+    Root {},
+    /// openat2(2), mkdirat(2) or mknodat(2): a mount point `name` in `parent`, a directory of a root that is
+    /// an overlay, unless something has that name. With a `mode` a directory, without one a file.
+    MakeMissing { parent: &'w CStr, name: &'w CStr, mode: u32 },
     /// capset(2): drops one capability for good.
     DropCapability { capability: u32 },
     /// capset(2): makes one permitted capability effective, or if `has` is zero not effective.

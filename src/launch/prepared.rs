@@ -329,6 +329,11 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::Layer { lower, .. } => format!("put a layer over {}", text(lower.path)),
         Step::ShowLayered { target: at, .. } => format!("show a layer at {}", target(at)),
         Step::DetachLayers {} => "unmount the layers".to_owned(),
+        Step::RootLayer { lower } => format!("use {} as a layer of the root", text(lower.path)),
+        Step::Root {} => "mount the layers of the root".to_owned(),
+        Step::MakeMissing { parent, name, .. } => {
+            format!("make {} in {} of the root", text(name), target(parent))
+        }
         Step::Pin { target: at, .. } => format!("pin {}", target(at)),
         Step::Ordinary { .. } => "set the ordinary scheduling priority".to_owned(),
         Step::DropCapability { capability } => format!("drop capability {capability}"),

@@ -63,7 +63,7 @@ pub(crate) fn compile(
     path: &Path,
 ) -> Result<BridgePlan, Error> {
     let (names, kind, subject) = (&inputs::HomeNames::default(), SandboxKind::Once, Subject::Workspace);
-    let inputs = Inputs { policy, host, caller, names, kind, subject, controllers: None };
+    let inputs = Inputs { policy, host, caller, names, kind, subject, root: None, controllers: None };
     let socket = socket(caller, path).map_err(|(source, remedy)| {
         let remedy = Some(remedy.into());
         Error::Grant { what: "proxy socket", path: path.to_owned(), source, remedy }

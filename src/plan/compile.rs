@@ -36,7 +36,8 @@ use crate::protect::{case_fold, git, paths};
 use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::error::Error;
 use crate::report::place_kind::PlaceKind;
-use crate::report::remedy::Wording;
+use crate::report::remedy::{SettingKey, Wording, remedy};
+use crate::sys::birth::Users;
 use crate::view;
 use crate::view::inputs::{Inputs, ProgramInputs, SandboxKind, Subject};
 use crate::view::node::TmpfsSize;
@@ -44,6 +45,7 @@ use crate::view::paths::host_links;
 use crate::view::paths::resolved::ResolvedPath;
 use crate::view::paths::source;
 use crate::view::paths::symlink_check;
+use crate::view::root::{OtherRoot, over};
 use crate::view::{
     MountOnHost, View, certificates, desktop, grants, inputs, mask, pin, secrets, system, toolchains,
 };
@@ -53,6 +55,7 @@ pub(crate) struct Begun {
     pub(crate) namespaces: Section,
     /// The cgroups. PID 1 is born in one of them.
     pub(crate) groups: cgroup::CgroupPlan,
+    root: Option<Arc<OtherRoot>>,
     enforcement: Enforcement,
 }
 
@@ -113,15 +116,18 @@ pub(crate) fn begin(
     check_kernel(host)?;
     policy.network.published().iter().try_for_each(|publish| network::check_publish(policy, publish))?;
     let groups = cgroup::groups(policy, host, caller, kind)?;
-    let (names, subject) = (&inputs::HomeNames::default(), Subject::Workspace);
-    let inputs = Inputs { policy, host, caller, names, kind, subject, controllers: groups.controllers() };
+    let found = OtherRoot::find(policy, host, caller)?;
+    check_user(found.as_deref(), inputs::users(policy, host, caller))?;
+    let (names, subject, root) = (&inputs::HomeNames::default(), Subject::Workspace, found.as_ref());
+    let inputs =
+        Inputs { policy, host, caller, names, kind, subject, root, controllers: groups.controllers() };
     let (mut namespaces, mut enforcement) = (Section::default(), Enforcement::default());
     namespaces::namespaces(&inputs, &mut namespaces, &mut enforcement);
     network::listen(&inputs, &mut namespaces, &mut enforcement);
     limits::pid_max(&inputs, &mut namespaces);
     limits::drop_caller_scheduling(&inputs, &mut namespaces);
     limits::no_core(&inputs, &mut namespaces);
-    Ok(Begun { namespaces, groups, enforcement })
+    Ok(Begun { namespaces, groups, root: found, enforcement })
 }
 
 /// The second part of [`compile`], for the same policy, host, caller and kind: looks at the granted paths and
@@ -147,9 +153,11 @@ fn finish_for(
     kind: SandboxKind,
     subject: Subject<'_>,
 ) -> Result<Compiled, Error> {
-    let Begun { namespaces, groups, mut enforcement } = begun;
+    let Begun { namespaces, groups, root, mut enforcement } = begun;
     let names = &inputs::HomeNames::read(&caller.homes);
-    let inputs = Inputs { policy, host, caller, names, kind, subject, controllers: groups.controllers() };
+    let root = root.as_ref();
+    let inputs =
+        Inputs { policy, host, caller, names, kind, subject, root, controllers: groups.controllers() };
 
     // What the command sees, and which of it is protected.
     let resolved = workspace(&inputs)?;
@@ -220,6 +228,18 @@ fn finish_for(
     })
 }
 
+/// Refuses another user than the caller where there is no user namespace to be it in.
+fn check_user(root: Option<&OtherRoot>, users: Users) -> Result<(), Error> {
+    match root.map(|root| (root.user.uid, root.user.gid)) {
+        Some(user) if user != (0, 0) && users == Users::Callers => Err(Error::Unavailable {
+            protection: Protection::UserNamespace,
+            reason: "commands cannot be another user without a user namespace".to_owned(),
+            remedy: Some(remedy!["allow user namespaces, or leave out ", SettingKey::User]),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses kernels that are older than [`OLDEST`].
 fn check_kernel(host: &Host) -> Result<(), Error> {
     if host.kernel >= OLDEST {
@@ -232,11 +252,11 @@ fn check_kernel(host: &Host) -> Result<(), Error> {
     })
 }
 
-/// The workspace of the policy. A program of the spawn broker has none.
+/// The workspace of the policy, if there is one. A program of the spawn broker has none.
 fn workspace(inputs: &Inputs<'_>) -> Result<Option<ResolvedPath>, Error> {
     match inputs.subject {
-        Subject::Workspace => grants::workspace(inputs).map(Some),
-        Subject::Program(_) => Ok(None),
+        Subject::Workspace if inputs.policy.has_workspace() => grants::workspace(inputs).map(Some),
+        _ => Ok(None),
     }
 }
 
@@ -260,8 +280,13 @@ fn view_of(inputs: &Inputs<'_>, resolved: Option<&ResolvedPath>) -> Result<(View
 /// Shows the system, the workspace with its repository, the mounts of the policy, and the program of the
 /// spawn broker.
 fn show_grants(view: &mut View, inputs: &Inputs<'_>, resolved: Option<&ResolvedPath>) -> Result<(), Error> {
-    system::show(view, inputs)?;
-    host_links::show_links_of_home(view, inputs);
+    match inputs.root {
+        Some(root) => over::show(view, inputs, root)?,
+        None => {
+            system::show(view, inputs)?;
+            host_links::show_links_of_home(view, inputs);
+        }
+    }
     if let Some(resolved) = resolved {
         grants::show_workspace(view, inputs, resolved)?;
     }
@@ -283,7 +308,11 @@ fn show_grants(view: &mut View, inputs: &Inputs<'_>, resolved: Option<&ResolvedP
 }
 
 /// Shows what the profile offers: files of the home, of the user and of toolchains, and the name server.
+/// Another root has its own.
 fn show_offers(view: &mut View, inputs: &Inputs<'_>, workspace: Option<&source::BindSource>) {
+    if inputs.root.is_some() {
+        return network::show_resolver(view, inputs);
+    }
     grants::show_home(view, inputs);
     grants::show_identity(view, inputs);
     if let Some(workspace) = workspace {

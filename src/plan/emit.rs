@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::path::Path;
 
-use kennel_helper::plan::{Step, Within};
+use kennel_helper::plan::{Inode, Step, Within};
 
 use crate::plan::{
     NULL, Section, TMPFS_FLAGS, absolute, attributes, empty_directory, layers, overlay, read_only, relative,
@@ -22,10 +22,12 @@ use crate::report::shortage::of_path;
 use crate::sys::birth::READER_CAPABILITIES;
 use crate::sys::inode::Identity;
 use crate::sys::lexical;
+use crate::view::cache_store::{UPPER, WORK};
 use crate::view::inputs::{Inputs, spawn_options};
 use crate::view::node::TmpfsSize;
 use crate::view::paths::source::BindSource;
-use crate::view::{MountOnHost, Node, Origin, View, ViewEntry, tmpfs_size};
+use crate::view::root::{OtherRoot, over};
+use crate::view::{Access, MountOnHost, Node, Origin, View, ViewEntry, tmpfs_size};
 
 const PROC_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
 const DEVPTS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NOEXEC;
@@ -44,11 +46,24 @@ pub(crate) fn emit(
     setup.push(Protection::Root, &Step::NewRoot { options });
     let empty = empty_directory(view);
     let (made, on_host) = (BTreeSet::new(), Vec::new());
-    let mut emitter = Emitter { view, setup, made, empty, by_worker, on_host, reader: inputs.reader() };
-    // First, because a cover can lie anywhere.
-    let above: Vec<&Path> = empty.ancestors().collect();
-    for path in above.into_iter().rev().skip(1) {
-        emitter.make_dir(path, 0o755);
+    let mut emitter = Emitter {
+        view,
+        setup,
+        made,
+        pinned: BTreeSet::new(),
+        empty,
+        by_worker,
+        on_host,
+        reader: inputs.reader(),
+    };
+    // What covers are made of comes first, because a cover can lie anywhere.
+    let mut own = None;
+    match &view.root {
+        Some(root) => {
+            emitter.root(root);
+            own = Some(Path::new("/dev"));
+        }
+        None => emitter.make_dirs_to(empty, Path::new("/")),
     }
     layers::mount(view, emitter.setup);
     if gives_up_overrides(inputs) {
@@ -56,8 +71,12 @@ pub(crate) fn emit(
     }
     // These are binds of the sandbox's own files, so the files come first.
     let is_late = |place: &ViewEntry| matches!(place.node, Node::CoverFile | Node::OwnFile { .. });
-    let (covers, rest): (Vec<_>, Vec<_>) = view.iter().partition(|(_, place)| is_late(place));
-    for (target, place) in rest.into_iter().chain(covers) {
+    let is_first = |target: &Path| own.is_some_and(|own| lexical::is_within(target, own));
+    let places = || view.iter().filter(|(target, _)| *target != Path::new("/"));
+    let first = places().filter(|(target, place)| is_first(target) && !is_late(place));
+    let rest = places().filter(|(target, place)| !is_first(target) && !is_late(place));
+    let covers = places().filter(|(_, place)| is_late(place));
+    for (target, place) in first.chain(rest).chain(covers) {
         emitter.place(target, place)?;
     }
     let on_host = emitter.on_host;
@@ -67,7 +86,9 @@ pub(crate) fn emit(
     for (target, _) in view.iter().filter(|(target, place)| is_filled(view, target, place)) {
         setup.push(Protection::Root, &read_only(&relative(target), false));
     }
-    setup.push(Protection::Root, &read_only(c".", false));
+    if !matches!(view.get(Path::new("/")), Some(ViewEntry { node: Node::Root { is_writable: true }, .. })) {
+        setup.push(Protection::Root, &read_only(c".", false));
+    }
     Ok(on_host)
 }
 
@@ -76,9 +97,13 @@ fn gives_up_overrides(inputs: &Inputs<'_>) -> bool {
     inputs.policy.overlay.is_none() && spawn_options(inputs.policy, inputs.host, inputs.caller).overlays
 }
 
-/// Whether this cover holds mount points. Then it stays writable until they are made.
+/// Whether this place is a tmpfs that holds mount points. It stays writable until they are made.
 fn is_filled(view: &View, target: &Path, place: &ViewEntry) -> bool {
-    place.node == Node::Cover && view.has_children(target)
+    match place.node {
+        Node::OwnTmpfs { .. } => true,
+        Node::Cover => view.has_children(target),
+        _ => false,
+    }
 }
 
 // The steps of one view entry after the other.
@@ -88,6 +113,8 @@ pub(crate) struct Emitter<'e> {
     pub(crate) view: &'e View,
     pub(crate) setup: &'e mut Section,
     pub(crate) made: BTreeSet<CString>,
+    /// The directories of another root that are mounts of their own.
+    pinned: BTreeSet<CString>,
     pub(crate) empty: &'e Path,
     pub(crate) by_worker: &'e dyn Fn(&Path, &Node) -> bool,
     pub(crate) on_host: Vec<MountOnHost>,
@@ -105,6 +132,7 @@ impl Emitter<'_> {
             Some((_, ViewEntry { node: Node::Bind { .. } | Node::Layered { .. }, .. })) => {
                 self.in_host_directory(target, place)
             }
+            Some((_, ViewEntry { node: Node::Root { .. }, .. })) => self.in_root(target, place),
             Some((_, ViewEntry { node: Node::Proc { .. } | Node::DevPts, .. }))
                 if place.origin != Origin::Wall =>
             {
@@ -130,6 +158,58 @@ impl Emitter<'_> {
                 self.mount(target, place, Within::Root);
                 Ok(())
             }
+        }
+    }
+
+    /// Mounts another root over the new one, which holds its changes.
+    fn root(&mut self, root: &OtherRoot) {
+        for (name, mode) in [(UPPER, 0o755), (WORK, 0o700), ("root", 0o700)] {
+            self.make_dir(Path::new(name), mode);
+        }
+        self.made.clear();
+        for layer in &root.layers {
+            let Identity { device, inode } = layer.identity;
+            let lower = Inode { path: &absolute(&layer.path), identity: (device, inode) };
+            self.setup.push(Protection::Root, &Step::RootLayer { lower });
+        }
+        self.setup.push(Protection::Root, &Step::Root {});
+    }
+
+    /// The target is in another root: what is missing on the way to it, and the mount point, are made there.
+    fn in_root(&mut self, target: &Path, place: &ViewEntry) -> Result<(), Error> {
+        if let Node::Symlink { .. } = &place.node {
+            return Err(refuse(target, place, "cannot be put into another root", "make it there"));
+        }
+        let mut above: Vec<&Path> = lexical::ancestors(target).skip(1).collect();
+        above.pop();
+        for path in above.into_iter().rev() {
+            self.make_missing(path, 0o755);
+            // Else a command could move a grant with the walls in it, and put something else in its place.
+            if place.origin == Origin::Policy && place.node.is_mount() && self.pinned.insert(relative(path)) {
+                let attributes = attributes(Access::Write);
+                self.setup.push(Protection::Root, &Step::Pin { target: &relative(path), attributes });
+            }
+        }
+        self.make_missing(target, if place.node.is_dir() { 0o755 } else { 0 });
+        let Node::File { contents, mode } = &place.node else {
+            self.mount(target, place, Within::Granted);
+            return Ok(());
+        };
+        let own = &relative(&over::own_file(self.made.len()));
+        self.setup.push(Protection::Root, &Step::MakeFile { path: own, mode: *mode, bytes: contents });
+        self.setup.push(
+            place.protection,
+            &Step::Cover { empty: own, target: &relative(target), within: Within::Granted },
+        );
+        Ok(())
+    }
+
+    /// Makes a directory of another root, or with mode 0 a file, unless something is there.
+    fn make_missing(&mut self, path: &Path, mode: u32) {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return };
+        if self.made.insert(relative(path)) {
+            let (parent, name) = (&relative(parent), &absolute(Path::new(name)));
+            self.setup.push(Protection::Root, &Step::MakeMissing { parent, name, mode });
         }
     }
 
@@ -221,6 +301,14 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// Makes a directory, and those between it and `base`.
+    fn make_dirs_to(&mut self, path: &Path, base: &Path) {
+        let above: Vec<&Path> = path.ancestors().take_while(|above| *above != base).collect();
+        for path in above.into_iter().rev() {
+            self.make_dir(path, 0o755);
+        }
+    }
+
     pub(crate) fn make_dir(&mut self, path: &Path, mode: u32) {
         let path = relative(path);
         if !self.made.contains(&path) {
@@ -248,7 +336,11 @@ impl Emitter<'_> {
             push(&Step::Mount { kind, target: &path, within, flags, options });
         };
         match &place.node {
-            Node::Dir => {}
+            // The steps begin with the root.
+            Node::Dir | Node::Root { .. } => {}
+            Node::OwnTmpfs { size } => {
+                mount(c"tmpfs", TMPFS_FLAGS, &size.with_own(self.view, Path::new("/")).options(0o755));
+            }
             Node::Absent => push(&Step::Whiteout { path: &path }),
             Node::Merged { source } => {
                 let options = &merge_options(target, &source.path);
@@ -338,6 +430,7 @@ pub(crate) fn kernel_file_systems(view: &View, tmp: TmpLife, worker: &mut Sectio
         view,
         setup: worker,
         made: BTreeSet::new(),
+        pinned: BTreeSet::new(),
         empty,
         by_worker: &|_, _| false,
         on_host: Vec::new(),

@@ -29,7 +29,7 @@ pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> BTreeMap<OsSt
     let mut variables = base(inputs, view);
     let mut put = |name: &str, value: &OsStr| variables.insert(name.into(), value.to_owned());
     put("HOME", inputs.home().as_os_str());
-    if inputs.caller.variable("PATH").is_none() {
+    if inputs.caller.variable("PATH").is_none() && inputs.root.is_none() {
         put("PATH", OsStr::new(SYSTEM_PATH));
     }
     let is_program = matches!(inputs.subject, Subject::Program(_));
@@ -38,7 +38,9 @@ pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> BTreeMap<OsSt
         // sock_diag(7), by which any user can make the kernel load modules.
         put("PROC_ROOT", OsStr::new("/proc"));
     }
-    variables.extend(toolchains::variables(inputs, view));
+    if inputs.root.is_none() {
+        variables.extend(toolchains::variables(inputs, view));
+    }
     variables.extend(network::variables(inputs));
     variables.extend(certificates::variables(view));
     for (name, value) in inputs.passed() {
@@ -82,7 +84,28 @@ fn keep_git_in_front(variables: &mut BTreeMap<OsString, OsString>) {
     variables.insert(GIT_COUNT.into(), count.to_string().into());
 }
 
+/// PATH in another root that names none: docker's.
+const ROOT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The variables of another root: what terminals and languages of the caller need fits everywhere.
+fn base_of_root(inputs: &Inputs<'_>) -> BTreeMap<OsString, OsString> {
+    let fits = |name: &OsStr| FIT_EVERYWHERE.iter().any(|kept| name == *kept) || is_locale(name);
+    let mut variables = match inputs.policy.profile.meaning().knows_caller {
+        true => inputs.caller.environment.clone(),
+        false => BTreeMap::new(),
+    };
+    variables.retain(|name, _| fits(name));
+    variables.insert("PATH".into(), ROOT_PATH.into());
+    variables
+}
+
+/// Variables that mean the same in every root, beside `LC_*`.
+const FIT_EVERYWHERE: &[&str] = &["COLORTERM", "LANG", "NO_COLOR", "TERM", "TZ"];
+
 fn base(inputs: &Inputs<'_>, view: &mut View) -> BTreeMap<OsString, OsString> {
+    if inputs.root.is_some() {
+        return base_of_root(inputs);
+    }
     if !inputs.policy.profile.meaning().knows_caller {
         let fixed =
             [("CI", "true"), ("LANG", "C.UTF-8"), ("LOGNAME", "ci"), ("PATH", SYSTEM_PATH), ("USER", "ci")];

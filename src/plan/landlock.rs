@@ -152,6 +152,7 @@ fn allowed(place: &ViewEntry, abi: ABI) -> Option<BitFlags<AccessFs>> {
     match &place.node {
         _ if place.origin == Origin::Wall => None,
         Node::Private { .. } | Node::Tmpfs { .. } | Node::Layered { .. } => Some(directory),
+        Node::Root { is_writable: true } => Some(directory),
         Node::Bind { source, access: Access::Write } if source.is_dir() => Some(directory),
         Node::Bind { access: Access::Write, .. } => Some(directory & AccessFs::from_file(abi)),
         Node::Bind { source, access: Access::Device } if !source.path.starts_with("/dev") => {

@@ -29,6 +29,7 @@ use crate::policy::profile::TmpLife;
 use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
 use crate::sys::lexical;
+use crate::view::root::over;
 use crate::view::{Access, Node, View};
 
 /// A step of a section, and the protection that it serves.
@@ -113,7 +114,7 @@ pub(crate) fn absolute(path: &Path) -> CString {
 /// private directory that commands share.
 pub(crate) fn within(view: &View, target: &Path, tmp: TmpLife) -> Within {
     let changes = |above: &Path| match view.get(above).map(|place| &place.node) {
-        Some(Node::Bind { .. } | Node::Layered { .. } | Node::Merged { .. }) => true,
+        Some(Node::Bind { .. } | Node::Layered { .. } | Node::Merged { .. } | Node::Root { .. }) => true,
         Some(Node::Private { .. } | Node::Tmpfs { .. }) => tmp == TmpLife::Session,
         _ => false,
     };
@@ -122,6 +123,9 @@ pub(crate) fn within(view: &View, target: &Path, tmp: TmpLife) -> Within {
 
 /// The path of the sandbox's own empty directory.
 pub(crate) fn empty_directory(view: &View) -> &'static Path {
+    if view.root.is_some() {
+        return Path::new(over::EMPTY);
+    }
     let own_run = view.get(Path::new("/run")).is_none_or(|place| place.node == Node::Dir);
     Path::new(EMPTY[usize::from(!own_run)])
 }

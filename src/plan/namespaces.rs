@@ -11,7 +11,7 @@ use crate::policy::network::NetworkMode;
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::sys::birth::{DAC_READ_SEARCH, Users};
 use crate::view::desktop;
-use crate::view::inputs::Inputs;
+use crate::view::inputs::{Ids, Inputs};
 
 /// Securebits that take real root's privileges from uid 0, and lock that: SECBIT_NOROOT,
 /// SECBIT_NO_SETUID_FIXUP, SECBIT_NO_CAP_AMBIENT_RAISE and their locks (capabilities(7)).
@@ -137,8 +137,9 @@ pub(crate) fn id_maps(inputs: &Inputs<'_>, setup: &mut Section) {
     if inputs.users() == Users::Callers {
         return;
     }
-    let uids = format!("{0} {0} 1\n", inputs.caller.uid);
-    let gids = format!("{0} {0} 1\n", inputs.caller.gid);
+    let Ids { user, group } = inputs.ids();
+    let uids = format!("{user} {} 1\n", inputs.caller.uid);
+    let gids = format!("{group} {} 1\n", inputs.caller.gid);
     let mut write = |path: &CStr, bytes: &[u8]| {
         setup.push(Protection::UserNamespace, &Step::Write { path, bytes });
     };

@@ -41,6 +41,7 @@ use libc::sock_filter;
 use crate::plan::seccomp::observed::OBSERVED;
 use crate::plan::seccomp::rule::{FilterQuestion, FilterVerdict, Word};
 use crate::plan::seccomp::table::FilterPart;
+use crate::view::inputs::Ids;
 
 /// The filter that every command runs under, before [`program`] completes it. Building it on first use takes
 /// 10 µs.
@@ -72,13 +73,6 @@ pub(crate) enum Asks {
     /// an older kernel: they all try such calls and do without, some at each start of a thread. It also
     /// pretends by itself, because that is no refusal.
     Refusals,
-}
-
-/// The ids of the command, which are those of the caller.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ids {
-    pub(crate) user: u32,
-    pub(crate) group: u32,
 }
 
 /// Completes a filter: the own ids, and what becomes of its questions.

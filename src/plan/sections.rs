@@ -9,7 +9,7 @@ use libc::sock_filter;
 use crate::host::Version;
 use crate::plan::cgroup::CgroupPlan;
 use crate::plan::landlock::report_missing;
-use crate::plan::seccomp::{Asks, Ids};
+use crate::plan::seccomp::Asks;
 use crate::plan::{Section, emit, landlock, limits, namespaces, seccomp, worker_mounts};
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
@@ -151,8 +151,7 @@ fn filter(
 
 /// Appends a filter for the command, and its listener.
 fn install(inputs: &Inputs<'_>, view: &View, section: &mut Section, filter: &[sock_filter], asks: Asks) {
-    let ids = Ids { user: inputs.caller.uid, group: inputs.caller.gid };
-    let program = |asks| seccomp::program(filter, asks, ids);
+    let program = |asks| seccomp::program(filter, asks, inputs.ids());
     let plain = &seccomp::bytes(&program(Asks::Nothing));
     if asks == Asks::Nothing {
         return push_filter(inputs, section, &Step::Seccomp { program: plain });
@@ -235,7 +234,9 @@ pub(crate) fn tmpfs_of_command<'v>(inputs: &Inputs<'_>, view: &'v View) -> Vec<(
     };
     // The root holds the changes of layers.
     let of_root = first(false).or((!view.layers.all.is_empty()).then_some(Path::new("/")));
-    let shared = [of_root, first(true)].into_iter().flatten();
+    // The changes of another root are in a file system of their own.
+    let of_changes = view.root.as_ref().map(|_| Path::new("/"));
+    let shared = [of_root, first(true), of_changes].into_iter().flatten();
     let shared = shared.map(|path| (path, TmpfsSize::from_policy(inputs, None)));
     let of_policy = view.iter().filter_map(|(path, place)| match &place.node {
         Node::Tmpfs { size, .. } => Some((path, *size)),

@@ -1,6 +1,6 @@
 //! Builder methods of a policy: each sets one field, or adds one entry to it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::policy::Policy;
@@ -26,6 +26,32 @@ impl Policy {
     #[must_use]
     pub fn read_write(self, path: impl Into<PathBuf>) -> Self {
         self.mount(Mount::ReadWrite { source: path.into(), target: None })
+    }
+
+    /// Shows `directory` as the root file system, in place of the host's; see [`Policy::root`]. A workspace
+    /// that is only the default is not shown.
+    ///
+    /// ```
+    /// use kennel::Policy;
+    ///
+    /// let policy = Policy::default().root("/srv/debian").user("nobody");
+    /// policy.validate()?;
+    /// # Ok::<(), kennel::report::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub fn root(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.root = Some(directory.into());
+        if self.workspace == Path::new(".") {
+            self.workspace = PathBuf::new();
+        }
+        self
+    }
+
+    /// Sets the user that commands are in another root; see [`Policy::user`].
+    #[must_use]
+    pub fn user(mut self, user: impl Into<String>) -> Self {
+        self.user = Some(user.into());
+        self
     }
 
     /// Adds one mount of any kind.

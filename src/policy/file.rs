@@ -5,6 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
+
 use crate::policy::mount::Mount;
 use crate::policy::{Policy, text};
 use crate::report::error::policy::PolicyError;
@@ -140,11 +142,28 @@ impl Policy {
 }
 
 fn parse_toml(file: &str, text: &str) -> Result<Policy, PolicyError> {
-    text::parse_toml(file, text, EMPTY)
+    let policy = text::parse_toml(file, text, EMPTY)?;
+    Ok(without_unnamed_workspace(policy, || toml::from_str::<NamedKeys>(text).ok()))
 }
 
 fn parse_json(file: &str, text: &str) -> Result<Policy, PolicyError> {
-    text::parse_json(file, text, EMPTY)
+    let policy = text::parse_json(file, text, EMPTY)?;
+    Ok(without_unnamed_workspace(policy, || serde_json::from_str::<NamedKeys>(text).ok()))
+}
+
+/// The keys of a policy whose absence has a meaning of its own.
+#[derive(Deserialize)]
+struct NamedKeys {
+    workspace: Option<PathBuf>,
+}
+
+/// With another root, there is a workspace only if the text names one.
+fn without_unnamed_workspace(policy: Policy, keys: impl Fn() -> Option<NamedKeys>) -> Policy {
+    let is_unnamed = || keys().is_some_and(|keys| keys.workspace.is_none());
+    match policy.root.is_some() && is_unnamed() {
+        true => Policy { workspace: PathBuf::new(), ..policy },
+        false => policy,
+    }
 }
 
 /// Makes the paths of a policy file absolute: relative ones start at `directory`.
@@ -163,6 +182,9 @@ struct Base<'a> {
 impl Base<'_> {
     fn apply(&self, policy: &mut Policy) -> Result<(), PolicyError> {
         self.join("workspace", &mut policy.workspace)?;
+        if let Some(root) = &mut policy.root {
+            self.join("root", root)?;
+        }
         if let Some(cwd) = &mut policy.cwd {
             self.join("cwd", cwd)?;
         }

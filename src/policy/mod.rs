@@ -69,8 +69,18 @@ pub(crate) const HOST_NAME: &str = "kennel";
 pub struct Policy {
     /// The set of grants to start from. Default: [`Profile::RepoWrite`].
     pub profile: Profile,
-    /// The directory the commands work on, visible at its own path. Default: `.`.
+    /// The directory the commands work on, visible at its own path. Default: `.`. An empty path stands for no
+    /// workspace, which only a policy with another [`root`](Self::root) can have.
     pub workspace: PathBuf,
+    /// A directory that becomes the root file system in place of the host's: `None` shows the host's system.
+    /// Commands can change all of it; their changes are in memory, end with the sandbox, and share
+    /// [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size). Of the host nothing is shown but what
+    /// [`mounts`](Self::mounts) and a named workspace show. Needs Linux 6.8.
+    pub root: Option<PathBuf>,
+    /// The user that commands are in another [`root`](Self::root), as its own `/etc/passwd` and `/etc/group`
+    /// have it: `NAME`, `UID`, and `:GROUP` or `:GID` after it. Every file of the root that belongs to the
+    /// caller belongs to this user there. `None`: root.
+    pub user: Option<String>,
     /// Files and directories that are visible, or hidden, in addition to the profile. The order does not
     /// matter.
     #[serde(deserialize_with = "mount_text::deserialize_all")]
@@ -162,6 +172,8 @@ impl Policy {
         Policy {
             profile,
             workspace: workspace.into(),
+            root: None,
+            user: None,
             mounts: Vec::new(),
             network: Network::default(),
             env: Env::default(),
@@ -184,6 +196,11 @@ impl Policy {
             notes: Vec::new(),
             wording: Wording::default(),
         }
+    }
+
+    /// Whether there is a workspace.
+    pub(crate) fn has_workspace(&self) -> bool {
+        self.root.is_none() || !self.workspace.as_os_str().is_empty()
     }
 
     /// Whether the commands of a session share their processes, mounts and IPC.

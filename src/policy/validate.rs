@@ -93,7 +93,10 @@ impl Policy {
     /// assert!(error.to_string().starts_with("network.allow `crates.io:443`: profile no-network has"));
     /// ```
     pub fn validate(&self) -> Result<(), PolicyError> {
-        check_source("workspace", &self.workspace, self.profile.meaning().writes)?;
+        if self.has_workspace() {
+            check_source("workspace", &self.workspace, self.profile.meaning().writes)?;
+        }
+        self.check_root()?;
         if let Some(cwd) = &self.cwd {
             check_text("cwd", cwd)?;
         }
@@ -111,6 +114,36 @@ impl Policy {
         self.limits.check()?;
         self.require.check()?;
         if self.profile.meaning().is_strict { self.check_ci_only() } else { Ok(()) }
+    }
+
+    /// Checks what another root takes, and refuses settings that need the host's system or a workspace.
+    fn check_root(&self) -> Result<(), PolicyError> {
+        let Some(root) = &self.root else {
+            return match &self.user {
+                Some(user) => {
+                    let reason =
+                        "commands on the host's system are the caller: name another root, or leave it out";
+                    Err(PolicyError::value("user", user, reason))
+                }
+                None => Ok(()),
+            };
+        };
+        check_source("root", root, false)?;
+        if self.user.as_deref().is_some_and(|user| user.is_empty() || user.contains('\0')) {
+            return Err(PolicyError::value("user", "", "write a name or a number"));
+        }
+        if self.env.base == EnvBase::Inherit {
+            let reason =
+                "variables of the host's system do not fit another root; name each variable in env.pass";
+            return Err(PolicyError::value("env.base", self.env.base, reason));
+        }
+        let without_workspace = "there is no workspace; name one, or leave it out";
+        match self.protect.first() {
+            _ if self.has_workspace() => Ok(()),
+            Some(path) => Err(PolicyError::path("protect", path, without_workspace)),
+            None if self.overlay.is_some() => Err(PolicyError::value("overlay", "", without_workspace)),
+            None => Ok(()),
+        }
     }
 
     /// Refuses settings that profile `ci-only` would ignore, so that no caller relies on them.

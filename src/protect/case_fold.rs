@@ -238,6 +238,7 @@ mod tests {
             names: &HomeNames::default(),
             kind: SandboxKind::OneShot,
             subject: Subject::Workspace,
+            root: None,
             controllers: None,
         };
         let mut view = View::default();

@@ -50,6 +50,8 @@ words! {
         KernelFileSystem = "kernel file system",
         /// The files that lead to the sandbox's own name server.
         NameServer = "name server",
+        /// A root file system that is not the host's.
+        Root = "root",
         /// Programs, libraries and settings of the host.
         System = "system",
         /// A directory that only leads to other places.

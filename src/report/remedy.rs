@@ -63,6 +63,10 @@ words! {
     pub enum SettingKey {
         /// The profile.
         Profile = "profile",
+        /// Another root file system.
+        Root = "root",
+        /// The user in another root.
+        User = "user",
         /// The workspace.
         Workspace = "workspace",
         /// A path of the host that is visible: `SOURCE`, or `SOURCE:TARGET`.

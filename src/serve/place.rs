@@ -255,26 +255,26 @@ mod tests {
     /// A client waits for a session that has bound its socket anew, and listens a moment later.
     #[test]
     fn a_client_waits_for_a_socket_on_which_nobody_listens_yet() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().expect("works");
         let at = dir.path().join("own");
-        let directory = || Directory::make(&at).unwrap();
-        let name = || SessionName::new("a").unwrap();
-        let place = SocketPlace::take(directory(), name()).unwrap();
-        let bound = place.bind().unwrap();
+        let directory = || Directory::make(&at).expect("works");
+        let name = || SessionName::new("a").expect("works");
+        let place = SocketPlace::take(directory(), name()).expect("works");
+        let bound = place.bind().expect("works");
         let client = std::thread::spawn({
             let path = at.clone();
             move || Client::connect_in(path, "a").map(drop)
         });
         std::thread::sleep(Duration::from_millis(100));
         assert!(!client.is_finished());
-        listen(&bound, Backlog::new(1).unwrap()).unwrap();
-        client.join().unwrap().unwrap();
+        listen(&bound, Backlog::new(1).expect("works")).expect("works");
+        client.join().expect("works").expect("works");
         // Without its lock it is the socket of a session that has ended.
         drop(bound);
-        place.held.lock().unwrap().take();
+        place.held.lock().expect("works").take();
         assert!(
             Client::connect_in(&at, "a")
-                .unwrap_err()
+                .expect_err("refused")
                 .to_string()
                 .contains("no session of that name is running")
         );

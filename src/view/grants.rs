@@ -89,7 +89,8 @@ pub(crate) fn show_workspace(
 
 /// Shows the links on the way: people name directories through links and expect that the name works inside.
 fn show_links(view: &mut View, links: &[HostLink], given: &Path, canonical: &Path) {
-    if !has_parent(given) {
+    // Another root has links of its own.
+    if !has_parent(given) && view.root.is_none() {
         view.offer_links(links, given, canonical);
     }
 }
@@ -291,9 +292,13 @@ pub(crate) fn show_identity(view: &mut View, inputs: &Inputs<'_>) {
         }
     }
     let hostname = desktop::host_name(inputs);
-    let hosts = format!("127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost ip6-loopback\n");
     view.offer(PlaceKind::File, "/etc/passwd", Node::file(passwd));
     view.offer(PlaceKind::File, "/etc/group", Node::file(group));
-    view.offer(PlaceKind::File, "/etc/hosts", Node::file(hosts));
+    view.offer(PlaceKind::File, "/etc/hosts", Node::file(hosts(&hostname)));
     view.offer(PlaceKind::File, "/etc/hostname", Node::file(format!("{hostname}\n")));
+}
+
+/// hosts(5) of a sandbox with this host name.
+pub(crate) fn hosts(name: &str) -> String {
+    format!("127.0.0.1 localhost {name}\n::1 localhost ip6-localhost ip6-loopback\n")
 }

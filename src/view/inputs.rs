@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::{fs, io};
 
 use crate::caller::Caller;
@@ -18,6 +18,7 @@ use crate::report::enforcement::Protection;
 use crate::sys::birth::{SpawnOptions, Users};
 use crate::sys::lexical;
 use crate::sys::lexical::clean;
+use crate::view::root::OtherRoot;
 
 /// The inputs of one compilation.
 #[derive(Clone, Copy)]
@@ -28,6 +29,8 @@ pub(crate) struct Inputs<'p> {
     pub(crate) names: &'p HomeNames,
     pub(crate) kind: SandboxKind,
     pub(crate) subject: Subject<'p>,
+    /// The root, if that is not the host's.
+    pub(crate) root: Option<&'p Arc<OtherRoot>>,
     /// Controllers of the cgroups that hold the commands; `None` if there are no cgroups.
     pub(crate) controllers: Option<&'p [Controller]>,
 }
@@ -66,10 +69,29 @@ impl Inputs<'_> {
         }
     }
 
-    /// HOME inside: the caller's, unless the profile hides everything about the caller.
+    /// The user and group ids of commands.
+    pub(crate) fn ids(&self) -> Ids {
+        match self.root {
+            Some(root) => Ids { user: root.user.uid, group: root.user.gid },
+            None => Ids { user: self.caller.uid, group: self.caller.gid },
+        }
+    }
+
+    /// HOME inside: that of another root's user; else the caller's, unless the profile hides everything about
+    /// the caller.
     pub(crate) fn home(&self) -> PathBuf {
+        if let Some(root) = self.root {
+            return root.user.home.clone();
+        }
         if self.policy.profile.meaning().knows_caller { self.caller.home.clone() } else { "/home/ci".into() }
     }
+}
+
+/// A user and a group id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ids {
+    pub(crate) user: u32,
+    pub(crate) group: u32,
 }
 
 /// How many commands the sandbox is for.
@@ -117,7 +139,7 @@ pub(crate) struct OwnProgram {
 
 /// How PID 1 of this policy is started.
 pub(crate) fn spawn_options(policy: &Policy, host: &Host, caller: &Caller) -> SpawnOptions {
-    let overlays = policy.overlay.is_some() || may_have_layers(policy);
+    let overlays = policy.overlay.is_some() || policy.root.is_some() || may_have_layers(policy);
     SpawnOptions {
         users: users(policy, host, caller),
         overlays,
@@ -130,12 +152,13 @@ pub(crate) fn spawn_options(policy: &Policy, host: &Host, caller: &Caller) -> Sp
 /// Whether sandboxes of this policy may have layers.
 pub(crate) fn may_have_layers(policy: &Policy) -> bool {
     matches!(policy.caches, Caches::Private | Caches::Keep)
+        && policy.root.is_none()
         && policy.toolchains == Toolchains::Auto
         && policy.profile.meaning().knows_caller
 }
 
 fn merges_etc(policy: &Policy, host: &Host) -> bool {
-    host.etc_overlays && policy.profile.meaning().knows_caller
+    host.etc_overlays && policy.root.is_none() && policy.profile.meaning().knows_caller
 }
 
 /// The id as which a sandbox of root opens files of /etc. Other callers have only their own: the kernel keeps
@@ -146,7 +169,7 @@ fn reader(policy: &Policy, host: &Host, caller: &Caller) -> Option<u32> {
 
 /// The user namespace. A sandbox does without one only if the host refuses it, the policy allows that, and
 /// the caller is root.
-fn users(policy: &Policy, host: &Host, caller: &Caller) -> Users {
+pub(crate) fn users(policy: &Policy, host: &Host, caller: &Caller) -> Users {
     let may = policy.effective_requirement(Protection::UserNamespace) == Requirement::IfAvailable;
     if host.user_namespaces || !may || !caller.is_root() { Users::Own } else { Users::Callers }
 }

@@ -238,7 +238,9 @@ fn cover(view: &mut View, path: &Path) -> Result<bool, Error> {
             Some(if metadata.is_dir() { SourceKind::Directory } else { SourceKind::File })
         }
         (_, Some(Node::File { .. })) => Some(SourceKind::File),
-        (_, node) => node.map(|_| SourceKind::Directory),
+        (_, Some(_)) => Some(SourceKind::Directory),
+        (None, None) => view.root.as_ref().and_then(|root| root.kind(path)),
+        (Some(Err(_)), None) => None,
     };
     let has_shown = view.remove_below(path);
     let is_linked = passes_link(view, path)

@@ -13,6 +13,7 @@ pub(crate) mod mask;
 pub(crate) mod node;
 pub(crate) mod paths;
 pub(crate) mod pin;
+pub(crate) mod root;
 pub(crate) mod secrets;
 pub(crate) mod shown;
 pub(crate) mod system;
@@ -23,6 +24,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::report::enforcement::{Note, Protection};
 use crate::report::error::Error;
@@ -33,6 +35,7 @@ use crate::sys::lexical::clean;
 use crate::view::layers::Layers;
 pub(crate) use crate::view::node::{Access, MountOnHost, Node, Origin, Overlaid, Unlayered, ViewEntry};
 use crate::view::paths::source::BindSource;
+use crate::view::root::OtherRoot;
 
 /// Everything that a sandbox shows, by absolute path in the sandbox. Parents come before their children.
 ///
@@ -43,6 +46,8 @@ pub(crate) struct View {
     places: BTreeMap<OsString, ViewEntry>,
     /// The places that are links of the host, and their texts.
     links: BTreeMap<OsString, PathBuf>,
+    /// The root, if that is not the host's.
+    pub(crate) root: Option<Arc<OtherRoot>>,
     /// The overlay over the workspace, if the policy asks for one.
     pub(crate) overlay: Option<Overlaid>,
     /// The copy-on-write layers whose parts [`Node::Layered`] shows.
@@ -176,10 +181,12 @@ impl View {
                 _,
                 Node::Symlink { .. } | Node::Private { .. } | Node::Tmpfs { .. } | Node::Proc { .. },
             )) => true,
-            Some((_, Node::DevPts | Node::Layered { .. })) => true,
+            Some((_, Node::DevPts | Node::Layered { .. } | Node::Root { .. })) => true,
             Some((_, Node::Bind { source, .. } | Node::Merged { source })) => source.is_dir(),
             Some((_, Node::File { .. } | Node::CoverFile | Node::OwnFile { .. } | Node::Absent)) => false,
-            Some((at, Node::Dir | Node::Cover)) => at == target || self.has_children(target),
+            Some((at, Node::Dir | Node::Cover | Node::OwnTmpfs { .. })) => {
+                at == target || self.has_children(target)
+            }
             None => target.parent().is_none() || self.has_children(target),
         }
     }

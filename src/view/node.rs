@@ -42,6 +42,12 @@ pub(crate) enum Node {
     /// A directory of the host, read-only, with the places of the view below it among the host's files: an
     /// overlay.
     Merged { source: BindSource },
+    /// The root, if that is not the host's: an overlay of the layers of [`View::root`](crate::view::View).
+    /// If it is writable, changes are in memory.
+    Root { is_writable: bool },
+    /// A tmpfs that hides a directory of the root. It has the places of the view below it, and is read-only
+    /// once they are made.
+    OwnTmpfs { size: TmpfsSize },
     /// Nothing, in a merged directory whose host may have something there.
     Absent,
     /// A writable directory of the root. All private directories share the root's tmpfs and its size.
@@ -106,6 +112,8 @@ impl Node {
             Self::Dir
             | Self::Layered { .. }
             | Self::Merged { .. }
+            | Self::Root { .. }
+            | Self::OwnTmpfs { .. }
             | Self::Private { .. }
             | Self::Tmpfs { .. }
             | Self::Cover

@@ -93,14 +93,7 @@ const DATA: &[&str] = &["/var/cache/fontconfig", "/var/lib/dpkg", "/var/lib/texm
 /// # Errors
 /// The host has no `/dev/null`, which covers of files are made from.
 pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
-    show_devices(view, inputs);
-    if view.get(Path::new("/dev/null")).is_none() {
-        return Err(Error::Unavailable {
-            protection: Protection::Root,
-            reason: "the host has no device /dev/null, which files are covered with".to_owned(),
-            remedy: Some("mount a devtmpfs at /dev, or: mknod -m 666 /dev/null c 1 3".into()),
-        });
-    }
+    show_devices(view, inputs)?;
     show_private(view);
     if inputs.policy.profile.meaning().shows_host {
         return show_whole_tree(view, inputs);
@@ -230,7 +223,16 @@ fn show_listed(view: &mut View, inputs: &Inputs<'_>, paths: &[&str]) {
     }
 }
 
-fn show_devices(view: &mut View, inputs: &Inputs<'_>) {
+/// Shows the parts of /sys that programs read.
+pub(crate) fn show_parts_of_sys(view: &mut View, inputs: &Inputs<'_>) {
+    show_listed(view, inputs, SYS_SHOWN);
+}
+
+/// Shows devices, terminals and processes.
+///
+/// # Errors
+/// The host has no `/dev/null`, which covers of files are made from.
+pub(crate) fn show_devices(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
     for path in DEVICES {
         if let Ok(source) = BindSource::stat(Path::new(path))
             && source.kind == SourceKind::Device
@@ -247,6 +249,14 @@ fn show_devices(view: &mut View, inputs: &Inputs<'_>) {
     for path in PROC_KEYS.iter().chain(of_root).filter(|path| exists(Path::new(path))) {
         cover(view, PlaceKind::KernelFile, Path::new(path), SourceKind::File);
     }
+    if view.get(Path::new("/dev/null")).is_some() {
+        return Ok(());
+    }
+    Err(Error::Unavailable {
+        protection: Protection::Root,
+        reason: "the host has no device /dev/null, which files are covered with".to_owned(),
+        remedy: Some("mount a devtmpfs at /dev, or: mknod -m 666 /dev/null c 1 3".into()),
+    })
 }
 
 /// Places that commands may write to in every profile. They start empty and end with the sandbox.

@@ -139,11 +139,34 @@ fn configure(overlay: &Fd, lower: &Fd, changes: &Fd) -> Result<(), Errno> {
     sys::change_dir_to(lower)?;
     sys::configure(overlay, c"lowerdir", c".")?;
     sys::change_dir_to(changes)?;
+    with_upper(overlay)
+}
+
+/// Creates an overlay whose changes go to `upper` and `work` in the working directory.
+fn with_upper(overlay: &Fd) -> Result<(), Errno> {
     sys::configure(overlay, c"upperdir", c"upper")?;
     sys::configure(overlay, c"workdir", c"work")?;
     sys::configure(overlay, c"index", c"off")?;
     sys::configure_flag(overlay, c"userxattr")?;
     sys::create_file_system(overlay)
+}
+
+/// Adds the host's directory `lower` to an overlay, below those that it has.
+pub(crate) fn add_lower(root: &Fd, overlay: &Fd, lower: Inode<'_>) -> Result<(), Errno> {
+    sys::change_dir_to(&open_inode(lower)?)?;
+    let added = sys::configure(overlay, c"lowerdir+", c".");
+    sys::change_dir_to(root)?;
+    added
+}
+
+/// Mounts an overlay over `root` in the working directory, with `upper` and `work` beside it, and enters it.
+/// See `Root`.
+pub(crate) fn overlay_root(overlay: &Fd) -> Result<Fd, Errno> {
+    with_upper(overlay)?;
+    let mount = sys::new_mount(overlay, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)?;
+    sys::attach(&mount, &sys::open_path(None, c"root")?)?;
+    sys::change_dir_to(&mount)?;
+    Ok(mount)
 }
 
 /// Opens a path of the host. `ESTALE` if another process has replaced it.

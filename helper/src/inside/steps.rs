@@ -6,7 +6,7 @@ use crate::{
     Fault,
     channel::Channel,
     control::Report,
-    kernel::{E2BIG, EINVAL, ENOENT, EPROTO, MS_BIND, MS_REC, MS_SLAVE, RulesetAttr, SOCK_STREAM},
+    kernel::{E2BIG, EEXIST, EINVAL, ENOENT, EPROTO, MS_BIND, MS_REC, MS_SLAVE, RulesetAttr, SOCK_STREAM},
     mounts,
     plan::{self, Inode, MOST_FORGONE, MOST_LAYERS, MOST_TMPFS, Step, Target},
     sys::{self, Errno, Fd},
@@ -19,6 +19,8 @@ pub(crate) struct State<'p> {
     ruleset: Option<Fd>,
     /// Paths whose Landlock rules are skipped.
     forgone: [Option<&'p CStr>; MOST_FORGONE],
+    /// The overlay that becomes the root.
+    overlay: Option<Fd>,
     /// The layers that could be mounted.
     layers: [Option<Fd>; MOST_LAYERS],
     /// The listener of the seccomp filter, until the command has started.
@@ -201,6 +203,25 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
         Step::DetachLayers {} => {
             let mut layers = state.layers.iter_mut().filter_map(Option::take);
             layers.try_for_each(|layer| mounts::move_to_old_root(&layer))
+        }
+        Step::RootLayer { lower } => {
+            let root = state.root.as_ref().ok_or(Errno(EINVAL))?;
+            if state.overlay.is_none() {
+                state.overlay = Some(sys::open_file_system(c"overlay")?);
+            }
+            mounts::add_lower(root, state.overlay.as_ref().ok_or(Errno(EINVAL))?, lower)
+        }
+        Step::Root {} => {
+            state.root = Some(mounts::overlay_root(&state.overlay.take().ok_or(Errno(EINVAL))?)?);
+            Ok(())
+        }
+        Step::MakeMissing { parent, name, mode } => {
+            let parent = sys::open_path(Some(state.root()?), parent)?;
+            let made = match mode {
+                0 => sys::make_empty_file(&parent, name),
+                mode => sys::make_dir(&parent, name, mode),
+            };
+            made.or_else(|errno| if errno.0 == EEXIST { Ok(()) } else { Err(errno) })
         }
         Step::Pin { target, attributes } => mounts::pin(state.root()?, target, attributes),
         Step::Ordinary { policy, nice, io } => sys::make_ordinary(policy != 0, nice != 0, io != 0),

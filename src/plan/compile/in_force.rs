@@ -32,11 +32,12 @@ impl Compiled {
 /// `None` for directories that only lead to other places.
 fn access(entry: &ViewEntry) -> Option<PlaceAccess> {
     Some(match &entry.node {
-        Node::Dir => return None,
+        Node::Dir | Node::OwnTmpfs { .. } => return None,
         Node::Bind { access: Access::Read, .. } | Node::Merged { .. } => PlaceAccess::Read,
         Node::Bind { access: Access::Write, .. } => PlaceAccess::Write,
         Node::Bind { access: Access::Device, .. } => PlaceAccess::Device,
-        Node::Layered { .. } => PlaceAccess::Copy,
+        Node::Layered { .. } | Node::Root { is_writable: true } => PlaceAccess::Copy,
+        Node::Root { is_writable: false } => PlaceAccess::Read,
         Node::Private { .. } | Node::Tmpfs { .. } => PlaceAccess::Private,
         Node::File { .. }
         | Node::OwnFile { .. }

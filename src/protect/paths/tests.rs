@@ -66,6 +66,7 @@ fn walls_beside(dir: &TempDir, covers: &[&str], paths: &[&str]) -> Walls {
         names: &HomeNames::default(),
         kind: SandboxKind::OneShot,
         subject: crate::view::inputs::Subject::Workspace,
+        root: None,
         controllers: None,
     };
     let mut view = View::default();

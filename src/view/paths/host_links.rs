@@ -42,8 +42,22 @@ impl View {
         }
     }
 
-    /// Where `path` leads over the links of [`offer_link`](Self::offer_link).
+    /// Where `path` leads in the sandbox, over the links of another root or of the host.
     pub(crate) fn follow<'p>(&self, path: &'p Path) -> Cow<'p, Path> {
+        match &self.root {
+            Some(root) => Cow::Owned(root.tree.follow(path, |at| self.is_of_root(at))),
+            None => self.follow_host_links(path),
+        }
+    }
+
+    /// Whether another root has what is at `path`, and not a mount over it.
+    fn is_of_root(&self, path: &Path) -> bool {
+        let mount = self.mount_at(path).or_else(|| self.mount_above(path));
+        mount.is_some_and(|(_, place)| matches!(place.node, Node::Root { .. }))
+    }
+
+    /// Where `path` leads over the links of [`offer_link`](Self::offer_link).
+    fn follow_host_links<'p>(&self, path: &'p Path) -> Cow<'p, Path> {
         let is_on_the_way = |at: &OsString| lexical::is_within(path, Path::new(at));
         if self.links.is_empty() || lexical::is_plain(path) && !self.links.keys().any(is_on_the_way) {
             return Cow::Borrowed(path);

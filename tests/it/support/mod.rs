@@ -19,6 +19,7 @@ use nix::{
 mod place;
 mod processes;
 mod program;
+mod root;
 mod screen;
 mod second_pass;
 pub mod session;
@@ -29,6 +30,7 @@ pub use place::{
 };
 pub use processes::{SIGNALS, children, descendants, lives, own_children, process_state};
 pub use program::{copy_program, write_program};
+pub use root::{can_mount_root, other_root};
 pub use screen::Screen;
 pub use second_pass::{pass, second_pass};
 pub use world::{World, payload, policy_at, runtime};

@@ -15,6 +15,7 @@ mod private;
 mod procfs;
 mod profiles;
 mod random;
+mod root;
 mod search_path;
 mod visible;
 mod workspace;

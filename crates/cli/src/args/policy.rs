@@ -33,6 +33,15 @@ pub(crate) struct PolicyFlags {
     /// Read neither kennel.toml nor ~/.config/kennel/config.toml.
     #[arg(long)]
     pub(crate) no_config: bool,
+    /// Use DIR as the root file system, instead of the host's.
+    ///
+    /// Commands are root there, unless --user says otherwise, and can change all of it: the changes are in
+    /// memory and end with the sandbox. Of the host only what --workspace, --ro and --rw name is shown.
+    #[arg(long, value_name = "DIR", help_heading = "View", value_parser = values::path())]
+    pub(crate) root: Option<PathBuf>,
+    /// Run as this user of the other root.
+    #[arg(long, value_name = "NAME|UID[:GROUP]", help_heading = "View")]
+    pub(crate) user: Option<String>,
     /// Show P read-only, at T if given.
     #[arg(long, value_name = "P[:T]", help_heading = "View", value_parser = values::paths)]
     pub(crate) ro: Vec<String>,

@@ -83,7 +83,16 @@ pub(crate) fn start_from(policy: Option<&Path>, flags: &PolicyFlags) -> Result<S
     policy.notes = notes;
     let profile_from = layers.iter().rev().find(|layer| layer.has("profile")).map(|layer| layer.file.clone());
     let files = layers.into_iter().map(|layer| (layer.file, layer.policy)).collect();
-    let below = place.widen(&mut policy, names_workspace);
+    let is_shown = names_workspace
+        || flags.workspace.is_some()
+        || flags.root.as_ref().or(policy.root.as_ref()).is_none();
+    let below = match is_shown {
+        true => place.widen(&mut policy, names_workspace),
+        false => {
+            policy.workspace = PathBuf::new();
+            PathBuf::new()
+        }
+    };
     Ok(Start { policy, files, below, profile_from })
 }
 

@@ -24,6 +24,8 @@ pub(crate) fn with_flags(start: Start, flags: &PolicyFlags) -> Result<Policy, Er
     let Start { mut policy, below, .. } = start;
     set(&mut policy.profile, flags.profile);
     set(&mut policy.workspace, flags.workspace.clone());
+    policy.root = flags.root.clone().or(policy.root);
+    policy.user = flags.user.clone().or(policy.user);
     set(&mut policy.toolchains, flags.toolchains);
     set(&mut policy.caches, flags.caches);
     set(&mut policy.tmp, flags.tmp);

@@ -34,6 +34,8 @@ fn flag(setting: &Setting) -> String {
 fn words(key: SettingKey) -> &'static str {
     match key {
         Profile => "--profile",
+        Root => "--root",
+        User => "--user",
         Workspace => "--workspace",
         Ro => "--ro",
         Rw => "--rw",

@@ -105,6 +105,7 @@ pub(crate) const ENOENT: i32 = 2;
 pub(crate) const ENOMEM: i32 = 12;
 pub(crate) const EACCES: i32 = 13;
 pub(crate) const ENOTDIR: i32 = 20;
+pub(crate) const EEXIST: i32 = 17;
 pub(crate) const EINVAL: i32 = 22;
 pub(crate) const ENFILE: i32 = 23;
 pub(crate) const ENOSYS: i32 = 38;
@@ -163,6 +164,7 @@ pub(crate) const MS_MOVE: u64 = 8192;
 pub(crate) const MS_REC: u64 = 16384;
 pub(crate) const MS_PRIVATE: u64 = 1 << 18;
 pub(crate) const TMPFS_MAGIC: u64 = 0x0102_1994;
+pub(crate) const OVERLAYFS_SUPER_MAGIC: u64 = 0x794c_7630;
 /// `struct statfs` in 64-bit words.
 pub(crate) const STATFS_WORDS: usize = 15;
 pub(crate) const MS_SLAVE: u64 = 1 << 19;

@@ -54,12 +54,13 @@ pub(crate) fn open_for_writing(path: &CStr) -> Result<Fd, Errno> {
     call!(nr::OPENAT, AT_FDCWD, path.as_ptr(), O_WRONLY | O_CLOEXEC, 0).map(fd)
 }
 
-/// statfs(2): free blocks and inodes of the tmpfs at `path`; `None` if another file system is there.
+/// statfs(2): free blocks and inodes of the tmpfs at `path`, or of the upper directory of an overlay; `None`
+/// if another file system is there.
 pub(crate) fn free_in_tmpfs(path: &CStr) -> Result<Option<[u64; 2]>, Errno> {
     let mut answer = [0u64; STATFS_WORDS];
     call!(nr::STATFS, path.as_ptr(), answer.as_mut_ptr())?;
     let [kind, _, _, blocks, _, _, inodes, ..] = answer;
-    Ok((kind == TMPFS_MAGIC).then_some([blocks, inodes]))
+    Ok(matches!(kind, TMPFS_MAGIC | OVERLAYFS_SUPER_MAGIC).then_some([blocks, inodes]))
 }
 
 /// openat(2) of a file that must not exist yet.

@@ -1,0 +1,207 @@
+//! The layers of a root as one tree, as overlayfs shows them: Documentation/filesystems/overlayfs.rst.
+//!
+//! Layers may come from anywhere, so a link in them never leads out of them, and a file in them is read only
+//! if it is a regular one.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
+
+use crate::sys::dirfd::MOST_LINKS;
+use crate::sys::locked;
+use crate::view::paths::walk::reversed;
+
+/// The attribute of a directory that hides the same directory of the layers below it.
+const OPAQUE: &str = "user.overlay.opaque";
+
+/// The most bytes of a file that is read.
+const LARGEST: u64 = 1 << 20;
+
+/// The layers of a root.
+#[derive(Debug)]
+pub(crate) struct LayerTree {
+    /// The directories that each directory of the tree is made of, uppermost first, once somebody asks.
+    parts: Mutex<HashMap<PathBuf, Arc<[PathBuf]>>>,
+}
+
+/// What is at a path of the tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Nothing,
+    Directory,
+    Link {
+        to: PathBuf,
+    },
+    /// A regular file, or one of any other kind, and where the host has it.
+    File {
+        on_host: PathBuf,
+    },
+}
+
+impl LayerTree {
+    /// The tree of these directories of the host, uppermost first.
+    pub(crate) fn new(layers: impl Iterator<Item = PathBuf>) -> Self {
+        Self { parts: Mutex::new([(PathBuf::from("/"), layers.collect())].into()) }
+    }
+
+    /// Where `path` leads, over the links of the tree that are visible. The result may not exist.
+    pub(crate) fn follow(&self, path: &Path, is_visible: impl Fn(&Path) -> bool) -> PathBuf {
+        let (mut here, mut rest, mut followed) = (PathBuf::from("/"), reversed(path), 0);
+        while let Some(part) = rest.pop() {
+            if part == ".." {
+                here.pop();
+                continue;
+            }
+            here.push(part);
+            if followed < MOST_LINKS
+                && is_visible(&here)
+                && let Found::Link { to } = self.find(&here)
+            {
+                followed += 1;
+                here.pop();
+                rest.extend(reversed(&to));
+            }
+        }
+        here
+    }
+
+    /// What is at `path`, on whose way is no link.
+    pub(crate) fn find(&self, path: &Path) -> Found {
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Found::Directory };
+        for part in &*self.parts(above) {
+            let on_host = part.join(name);
+            let Ok(metadata) = fs::symlink_metadata(&on_host) else { continue };
+            return match fs::read_link(&on_host) {
+                _ if is_whiteout(&metadata) => Found::Nothing,
+                Ok(to) => Found::Link { to },
+                Err(_) if metadata.is_dir() => Found::Directory,
+                Err(_) => Found::File { on_host },
+            };
+        }
+        Found::Nothing
+    }
+
+    /// The text of a small regular file, over the links of the tree. `None` if there is none.
+    pub(crate) fn read(&self, path: &str) -> Option<String> {
+        let Found::File { on_host } = self.find(&self.follow(Path::new(path), |_| true)) else { return None };
+        let file = fs::File::options().read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(on_host).ok()?;
+        let is_small = |metadata: fs::Metadata| metadata.is_file() && metadata.len() <= LARGEST;
+        let mut text = Vec::new();
+        if is_small(file.metadata().ok()?) {
+            file.take(LARGEST).read_to_end(&mut text).ok()?;
+        }
+        Some(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// The directories of the host that make up a directory of the tree, uppermost first.
+    fn parts(&self, directory: &Path) -> Arc<[PathBuf]> {
+        if let Some(known) = locked(&self.parts).get(directory) {
+            return Arc::clone(known);
+        }
+        let (Some(above), Some(name)) = (directory.parent(), directory.file_name()) else { return [].into() };
+        let mut parts = Vec::new();
+        for part in &*self.parts(above) {
+            let part = part.join(name);
+            match fs::symlink_metadata(&part) {
+                Ok(metadata) if metadata.is_dir() => {
+                    let is_opaque = xattr::get(&part, OPAQUE).is_ok_and(|it| it.is_some_and(|it| it == b"y"));
+                    parts.push(part);
+                    if is_opaque {
+                        break;
+                    }
+                }
+                // A file, a link or a whiteout hides what is below it.
+                Ok(_) => break,
+                Err(_) => {}
+            }
+        }
+        let parts: Arc<[PathBuf]> = parts.into();
+        locked(&self.parts).insert(directory.to_owned(), Arc::clone(&parts));
+        parts
+    }
+}
+
+/// Whether this is character device 0:0.
+fn is_whiteout(metadata: &fs::Metadata) -> bool {
+    metadata.file_type().is_char_device() && metadata.rdev() == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Layers, uppermost first, of these entries: `name/` is a directory, `name -> text` a link, `-name` a
+    /// whiteout, `!name/` an opaque directory, any other a file.
+    fn tree(layers: &[&[&str]]) -> (tempfile::TempDir, LayerTree) {
+        let dir = tempfile::tempdir().expect("works");
+        for (number, entries) in layers.iter().enumerate() {
+            let layer = dir.path().join(number.to_string());
+            fs::create_dir(&layer).expect("works");
+            for entry in *entries {
+                let at = |name: &str| layer.join(name);
+                if let Some((name, to)) = entry.split_once(" -> ") {
+                    symlink(to, at(name)).expect("works");
+                } else if let Some(name) = entry.strip_prefix('-') {
+                    let kind = nix::sys::stat::SFlag::S_IFCHR;
+                    nix::sys::stat::mknod(&at(name), kind, nix::sys::stat::Mode::empty(), 0).expect("works");
+                } else if let Some(name) = entry.strip_prefix('!') {
+                    fs::create_dir_all(at(name)).expect("works");
+                    xattr::set(at(name), OPAQUE, b"y").expect("works");
+                } else if entry.ends_with('/') {
+                    fs::create_dir_all(at(entry)).expect("works");
+                } else {
+                    fs::write(at(entry), entry.as_bytes()).expect("works");
+                }
+            }
+        }
+        let tree = LayerTree::new((0..layers.len()).map(|number| dir.path().join(number.to_string())));
+        (dir, tree)
+    }
+
+    #[test]
+    fn upper_layers_hide_what_is_below_them() {
+        let (_dir, tree) = tree(&[
+            &["etc/", "-opt", "!srv/", "srv/new", "lib -> usr/lib"],
+            &["etc/", "etc/passwd", "opt/", "srv/", "srv/old", "lib/", "lib/x", "usr/", "file"],
+            &["etc/", "etc/passwd", "etc/group", "opt/", "opt/x", "file/", "file/x"],
+        ]);
+        assert_eq!(tree.read("/etc/passwd").expect("works"), "etc/passwd");
+        assert!(tree.read("/etc/group").is_some() && tree.read("/etc/shadow").is_none());
+        for gone in ["/opt", "/opt/x", "/srv/old", "/file/x", "/lib/x", "/none/x"] {
+            assert_eq!(tree.find(Path::new(gone)), Found::Nothing, "{gone}");
+        }
+        for there in ["/", "/etc", "/srv"] {
+            assert_eq!(tree.find(Path::new(there)), Found::Directory, "{there}");
+        }
+        assert_eq!(tree.follow(Path::new("/lib/x"), |_| true), Path::new("/usr/lib/x"));
+    }
+
+    #[test]
+    fn no_link_leads_out_of_the_tree() {
+        let (dir, tree) =
+            tree(&[&["etc/", "up -> ../../..", "root -> /", "a -> b", "b -> a", "etc/passwd -> /secret"]]);
+        fs::write(dir.path().join("secret"), "x").expect("works");
+        assert_eq!(tree.follow(Path::new("/up/etc"), |_| true), Path::new("/etc"));
+        assert_eq!(tree.follow(Path::new("/root/root/up/secret"), |_| true), Path::new("/secret"));
+        assert_eq!(tree.read("/etc/passwd"), None);
+        // A loop has an end.
+        assert!(tree.follow(Path::new("/a/x"), |_| true).starts_with("/"));
+    }
+
+    #[test]
+    fn only_small_regular_files_are_read() {
+        let (dir, tree) = tree(&[&["etc/", "etc/large"]]);
+        let at = |name: &str| dir.path().join("0/etc").join(name);
+        nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("works");
+        fs::File::create(at("large")).expect("works").set_len(1 << 40).expect("works");
+        assert_eq!(tree.read("/etc/fifo").unwrap_or_default(), "");
+        assert_eq!(tree.read("/etc/large").unwrap_or_default(), "");
+    }
+}
