@@ -1,0 +1,24 @@
+//! Images and the store that keeps them: references, configurations, and layers as directories in the form of
+//! overlayfs. It knows no network and mounts nothing.
+//!
+//! Reading is always compiled. Writing, the feature `image`, applies archives of layers to the store.
+
+pub(crate) mod config;
+pub(crate) mod digest;
+pub(crate) mod reference;
+pub(crate) mod store;
+
+#[cfg(feature = "image")]
+pub(crate) mod limits;
+#[cfg(feature = "image")]
+pub(crate) mod writer;
+
+pub use crate::image::config::{ImageConfig, Platform};
+pub use crate::image::digest::Digest;
+#[cfg(feature = "image")]
+pub use crate::image::limits::{Dropped, ImageLimits, LayerNote};
+pub use crate::image::reference::Reference;
+pub use crate::image::store::{Image, ImageSummary, Store};
+#[cfg(feature = "image")]
+pub use crate::image::writer::{LayerBlob, Pruned, StoreUsage, StoreWriter, StoredLayer};
+pub use crate::report::error::image::{EntryRefusal, ImageError};
