@@ -54,7 +54,8 @@ pub fn export(image: &Image, names: &[Reference], to: &mut dyn Write) -> Result<
     let layers = image.layers.iter().map(|path| measured(path)).collect::<Result<Vec<_>, _>>()?;
     let config = with_diff_ids(image.config_json(), &layers)?;
     let config_digest = Digest::of(&config);
-    let parts: Vec<Value> = layers.iter().map(|layer| descriptor(LAYER_TYPE, layer.digest, layer.size)).collect();
+    let parts: Vec<Value> =
+        layers.iter().map(|layer| descriptor(LAYER_TYPE, layer.digest, layer.size)).collect();
     let manifest = text(&json!({
         "schemaVersion": 2,
         "mediaType": MANIFEST_TYPE,

@@ -5,16 +5,28 @@
 
 pub(crate) mod config;
 pub(crate) mod digest;
+pub(crate) mod layers;
 pub(crate) mod reference;
 pub(crate) mod store;
 
 #[cfg(feature = "image")]
+pub(crate) mod export;
+#[cfg(feature = "image")]
+pub(crate) mod import;
+#[cfg(feature = "image")]
 pub(crate) mod limits;
+#[cfg(feature = "image")]
+pub(crate) mod tree;
 #[cfg(feature = "image")]
 pub(crate) mod writer;
 
 pub use crate::image::config::{ImageConfig, Platform};
 pub use crate::image::digest::Digest;
+#[cfg(feature = "image")]
+pub use crate::image::export::{Exported, export};
+#[cfg(feature = "image")]
+pub use crate::image::import::{Given, Imported, import};
+pub use crate::image::layers::LayerSummary;
 #[cfg(feature = "image")]
 pub use crate::image::limits::{Dropped, ImageLimits, LayerNote};
 pub use crate::image::reference::Reference;
@@ -22,3 +34,4 @@ pub use crate::image::store::{Image, ImageSummary, Store};
 #[cfg(feature = "image")]
 pub use crate::image::writer::{LayerBlob, Pruned, StoreUsage, StoreWriter, StoredLayer};
 pub use crate::report::error::image::{EntryRefusal, ImageError};
+pub use crate::report::error::import::ImportError;

@@ -159,7 +159,9 @@ impl TreeArchive {
     fn enter(&mut self, directory: OwnedFd, path: Vec<u8>, found: &FileStat) -> Result<(), TreeError> {
         let failed = self.failed(&path);
         if self.levels.len() >= MOST_LEVELS {
-            return Err(failed(io::Error::other(format!("directories are nested more than {MOST_LEVELS} deep"))));
+            return Err(failed(io::Error::other(format!(
+                "directories are nested more than {MOST_LEVELS} deep"
+            ))));
         }
         let attributes = self.attributes(directory.as_fd(), &path)?;
         let name = if path.is_empty() { b"./".to_vec() } else { [&*path, b"/"].concat() };
@@ -223,10 +225,12 @@ impl TreeArchive {
         if self.is_another_name(kind, &found, &path) {
             return Ok(());
         }
-        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let flags =
+            OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         match kind {
             SFlag::S_IFDIR => {
-                let opened = openat(parent, name, flags | OFlag::O_DIRECTORY, Mode::empty()).map_err(failed)?;
+                let opened =
+                    openat(parent, name, flags | OFlag::O_DIRECTORY, Mode::empty()).map_err(failed)?;
                 let found = fstat(&opened).map_err(failed)?;
                 self.enter(opened, path, &found)?;
             }
@@ -248,7 +252,10 @@ impl TreeArchive {
 
     /// Writes a hard link, if the file was met under another name.
     fn is_another_name(&mut self, kind: SFlag, found: &FileStat, path: &[u8]) -> bool {
-        if kind == SFlag::S_IFDIR || found.st_nlink < 2 || (kind == SFlag::S_IFCHR && self.marks == Marks::Kept) {
+        if kind == SFlag::S_IFDIR
+            || found.st_nlink < 2
+            || (kind == SFlag::S_IFCHR && self.marks == Marks::Kept)
+        {
             return false;
         }
         match self.names.get(&found.st_ino).cloned() {
@@ -283,7 +290,9 @@ impl TreeArchive {
     }
 
     fn empty_file(&mut self, path: &[u8], found: &FileStat) {
-        self.header(path, &FileStat { st_mode: 0o600, ..*found }, EntryType::Regular, More::default());
+        let mut found = *found;
+        found.st_mode = 0o600;
+        self.header(path, &found, EntryType::Regular, More::default());
     }
 
     /// The user's attributes of a file, without those of overlayfs.
@@ -308,13 +317,7 @@ impl TreeArchive {
     }
 
     /// Writes a header, and before it what does not fit into one.
-    fn header(
-        &mut self,
-        path: &[u8],
-        found: &FileStat,
-        kind: EntryType,
-        more: More<'_>,
-    ) {
+    fn header(&mut self, path: &[u8], found: &FileStat, kind: EntryType, more: More<'_>) {
         let More { link, size, attributes } = more;
         let mut extension = Vec::new();
         let mut header = Header::new_ustar();

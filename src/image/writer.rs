@@ -131,6 +131,12 @@ impl StoreWriter {
         self
     }
 
+    /// How much one image may take.
+    #[must_use]
+    pub fn limits(&self) -> ImageLimits {
+        self.limits
+    }
+
     /// The store.
     #[must_use]
     pub fn store(&self) -> &Store {

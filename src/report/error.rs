@@ -3,6 +3,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod image;
+pub(crate) mod import;
 pub(crate) mod listen;
 pub(crate) mod overlay;
 pub(crate) mod policy;

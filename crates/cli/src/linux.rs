@@ -11,7 +11,6 @@ use crate::{
     changes::review,
     config,
     host::{audit, cache, probe},
-    image,
     manifest::op,
     parse::manual,
     policy,
@@ -55,7 +54,7 @@ pub(crate) fn mcp(verb: Verb) -> Result<ExitCode, Error> {
 /// Runs `kennel image`, in the executable `kennel-image`.
 pub(crate) fn image(verb: Verb) -> Result<ExitCode, Error> {
     match verb {
-        Verb::Image { action } => image::image(&action),
+        Verb::Image { action } => crate::image::image(&action),
         _ => Err(beside::wrong_words("image")),
     }
 }

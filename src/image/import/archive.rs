@@ -76,7 +76,10 @@ impl Read for Part {
 /// What a name in an archive leads to.
 #[derive(Debug)]
 enum Member {
-    File { start: u64, len: u64 },
+    File {
+        start: u64,
+        len: u64,
+    },
     /// A name in the same archive.
     Link(String),
     /// A directory, a device: nothing that has a content.
@@ -125,7 +128,10 @@ impl Archive {
     /// Whether anything has this name, or is below it.
     pub(super) fn has(&self, name: &str) -> bool {
         self.members.contains_key(name)
-            || self.members.keys().any(|member| member.strip_prefix(name).is_some_and(|rest| rest.starts_with('/')))
+            || self
+                .members
+                .keys()
+                .any(|member| member.strip_prefix(name).is_some_and(|rest| rest.starts_with('/')))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -170,7 +176,8 @@ impl Headers {
                 };
             };
             let kind = header.entry_type();
-            let size = attributes.size.take_if(|_| !is_extension(kind)).map_or_else(|| header.entry_size(), Ok)?;
+            let size =
+                attributes.size.take_if(|_| !is_extension(kind)).map_or_else(|| header.entry_size(), Ok)?;
             self.skip_sparse_map(&header)?;
             let start = self.at;
             self.skip(size)?;
@@ -180,8 +187,12 @@ impl Headers {
                 EntryType::XHeader => attributes = Attributes::parse(&self.extension(start, size)?)?,
                 EntryType::XGlobalHeader => {}
                 _ => {
-                    let name = attributes.path.or(long_name).unwrap_or_else(|| header.path_bytes().into_owned());
-                    let link = attributes.link.or(long_link).or_else(|| Some(header.link_name_bytes()?.into_owned()));
+                    let name =
+                        attributes.path.or(long_name).unwrap_or_else(|| header.path_bytes().into_owned());
+                    let link = attributes
+                        .link
+                        .or(long_link)
+                        .or_else(|| Some(header.link_name_bytes()?.into_owned()));
                     let member = member(kind, &name, link, start, size);
                     return Ok(Some(Entry { name, member }));
                 }
@@ -213,10 +224,13 @@ impl Headers {
 
     /// Goes behind the map of a sparse file in the form of old GNU tar, which continues after the header.
     fn skip_sparse_map(&mut self, header: &Header) -> io::Result<()> {
-        let mut goes_on = header.entry_type() == EntryType::GNUSparse && header.as_gnu().is_some_and(GnuHeader::is_extended);
+        let mut goes_on = header.entry_type() == EntryType::GNUSparse
+            && header.as_gnu().is_some_and(GnuHeader::is_extended);
         while goes_on {
             let mut map = GnuExtSparseHeader::new();
-            self.whole.part(self.at, self.whole.len().saturating_sub(self.at).min(BLOCK)).read_exact(map.as_mut_bytes())?;
+            self.whole
+                .part(self.at, self.whole.len().saturating_sub(self.at).min(BLOCK))
+                .read_exact(map.as_mut_bytes())?;
             self.at += BLOCK;
             goes_on = map.is_extended();
         }
@@ -267,7 +281,8 @@ impl Attributes {
                 b"linkpath" => attributes.link = Some(attribute.value_bytes().to_owned()),
                 b"size" => {
                     let size = attribute.value().ok().and_then(|value| value.parse().ok());
-                    attributes.size = Some(size.ok_or_else(|| io::Error::other("a member has no number as its size"))?);
+                    attributes.size =
+                        Some(size.ok_or_else(|| io::Error::other("a member has no number as its size"))?);
                 }
                 _ => {}
             }
@@ -323,7 +338,9 @@ fn beside(name: &[u8], link: &[u8]) -> Option<String> {
 
 /// Whether a block is the header of a member: its checksum says so.
 pub(super) fn is_header(block: &[u8]) -> bool {
-    let Some(header) = block.get(..Header::new_old().as_bytes().len()).map(Header::from_byte_slice) else { return false };
+    let Some(header) = block.get(..Header::new_old().as_bytes().len()).map(Header::from_byte_slice) else {
+        return false;
+    };
     let (before, after) = (header.as_bytes().get(..148), header.as_bytes().get(156..));
     let (Some(before), Some(after)) = (before, after) else { return false };
     let sum = before.iter().chain(after).fold(8 * 32, |sum: u32, byte| sum + u32::from(*byte));

@@ -69,7 +69,7 @@ fn image(members: &Members, listed: Listed, config: Vec<u8>) -> Result<Found, Im
         let part = members.open(&name)?.ok_or_else(|| lacks(MANIFEST, &name))?;
         // Older archives name layers by numbers that are no digests; the configuration has those of the contents.
         let digest = name.strip_prefix("blobs/").and_then(digest_in);
-        layers.push(FoundLayer { name, digest, part });
+        layers.push(FoundLayer { digest, part });
     }
     Ok(Found { names: listed.repo_tags.unwrap_or_default(), config, layers })
 }

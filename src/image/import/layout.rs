@@ -134,7 +134,12 @@ struct Search<'m> {
 
 impl Search<'_> {
     /// The images for this machine among entries of an index.
-    fn choose(&mut self, document: &str, entries: &[&Descriptor], level: usize) -> Result<Vec<Found>, ImportError> {
+    fn choose(
+        &mut self,
+        document: &str,
+        entries: &[&Descriptor],
+        level: usize,
+    ) -> Result<Vec<Found>, ImportError> {
         if level >= MOST_LEVELS {
             let reason = format!("more than {MOST_LEVELS} indexes lead to the manifest");
             return Err(ImportError::Document { document: document.to_owned(), reason });
@@ -143,7 +148,8 @@ impl Search<'_> {
         let (plain, variants): (Vec<&Descriptor>, Vec<&Descriptor>) =
             entries.iter().partition(|entry| entry.platform.as_ref().is_none_or(|it| it.variant.is_none()));
         for entry in plain.into_iter().chain(variants) {
-            if entry.platform.as_ref().is_none_or(|platform| self.is_ours(platform)) && !is_attestation(entry) {
+            if entry.platform.as_ref().is_none_or(|platform| self.is_ours(platform)) && !is_attestation(entry)
+            {
                 chosen.extend(self.read(document, entry, level)?);
             }
         }
@@ -197,11 +203,14 @@ impl Search<'_> {
             let part = self.members.open(&member)?.ok_or_else(|| match &layer.urls {
                 Some(urls) if !urls.is_empty() => ImportError::Document {
                     document: name.to_owned(),
-                    reason: format!("the layer {} is not stored with the image, because its licence forbids that", layer.digest),
+                    reason: format!(
+                        "the layer {} is not stored with the image, because its licence forbids that",
+                        layer.digest
+                    ),
                 },
                 _ => lacks(name, &member),
             })?;
-            layers.push(FoundLayer { name: layer.digest.to_string(), digest: Some(layer.digest), part });
+            layers.push(FoundLayer { digest: Some(layer.digest), part });
         }
         Ok(Some(Found { names: Vec::new(), config, layers }))
     }
@@ -245,7 +254,8 @@ impl Search<'_> {
 
 /// Whether an entry describes how another one was built.
 fn is_attestation(entry: &Descriptor) -> bool {
-    let is_marked = |annotations: &HashMap<String, String>| annotations.contains_key("vnd.docker.reference.type");
+    let is_marked =
+        |annotations: &HashMap<String, String>| annotations.contains_key("vnd.docker.reference.type");
     entry.annotations.as_ref().is_some_and(is_marked)
 }
 

@@ -71,14 +71,20 @@ pub(super) fn check(member: &str, expected: Digest, text: &[u8]) -> Result<(), I
     let found = Digest::of(text);
     match found == expected {
         true => Ok(()),
-        false => Err(ImportError::Digest { member: member.to_owned(), expected: expected.to_string(), found: found.to_string() }),
+        false => Err(ImportError::Digest {
+            member: member.to_owned(),
+            expected: expected.to_string(),
+            found: found.to_string(),
+        }),
     }
 }
 
 /// Opens a regular file, without waiting for the writer of a FIFO. `None`: there is no such file.
 fn open(path: &Path) -> io::Result<Option<Arc<File>>> {
     let file = match File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path) {
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
         file => file?,
     };
     if !file.metadata()?.is_file() {

@@ -19,7 +19,6 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use archive::Part;
@@ -52,8 +51,6 @@ struct Found {
 /// A layer that was found, not read yet.
 #[derive(Debug)]
 struct FoundLayer {
-    /// What messages call it.
-    name: String,
     /// The digest of what is stored, if the archive says one.
     digest: Option<Digest>,
     part: Part,
@@ -115,7 +112,7 @@ pub fn import(
 ) -> Result<Vec<Imported>, ImageError> {
     let shown = given.shown();
     let failed = |source| ImageError::Import { from: shown.clone(), source: Box::new(source) };
-    let make = || writer.temporary_file();
+    let make = || source::temporary_file(writer.store());
     let spool = Spool { make: &make, limit: writer.limits().max_size };
     match contents(given, &spool).map_err(failed)? {
         Contents::Images(images) => {

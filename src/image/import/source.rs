@@ -2,13 +2,14 @@
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Read, Seek, Write};
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::archive::{Archive, Part, is_header, names_root};
 use super::members::{Members, read};
 use super::{Contents, ROOT, compression, docker, layout};
+use crate::image::store::Store;
 use crate::report::error::import::ImportError;
 
 /// Bytes of a compressed archive that are looked at before all of it is decompressed.
@@ -19,7 +20,11 @@ const OTHERS: [(&[u8], &str, Option<&str>); 8] = [
     (b"PK\x03\x04", "a ZIP archive", None),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", None),
     (b"hsqs", "a squashfs file system", Some("unpack it, and import the directory: unsquashfs -d DIR FILE")),
-    (b"#!/usr/bin/env run-singularity", "a SIF image of Apptainer", Some("convert it: apptainer build --sandbox DIR FILE, and import the directory")),
+    (
+        b"#!/usr/bin/env run-singularity",
+        "a SIF image of Apptainer",
+        Some("convert it: apptainer build --sandbox DIR FILE, and import the directory"),
+    ),
     (b"QFI\xfb", "a disk of a virtual machine", None),
     (b"\x7fELF", "a program", None),
     (b"!<arch>\n", "a Debian package or a static library", None),
@@ -52,12 +57,24 @@ impl Given<'_> {
     }
 }
 
+/// Where the store has temporary files.
+const TMP: &str = "tmp";
+
 /// Makes temporary files, and says how large they may become.
 pub(super) struct Spool<'s> {
     /// An unlinked file in the store.
     pub(super) make: &'s dyn Fn() -> io::Result<File>,
     /// Bytes of a whole image.
     pub(super) limit: u64,
+}
+
+/// A temporary file in the store, which has no name, so that nothing of it is left.
+pub(super) fn temporary_file(store: &Store) -> io::Result<File> {
+    File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_TMPFILE | libc::O_EXCL)
+        .open(store.path().join(TMP))
 }
 
 /// Says what was given, without unpacking anything.
@@ -92,7 +109,10 @@ fn directory(path: &Path) -> Result<Contents, ImportError> {
     let names = names.map_err(read(path))?;
     let has = |name: &str| names.iter().any(|found| found == name);
     if names.is_empty() {
-        return Err(other("an empty directory", Some("give the directory of a root file system, or of an OCI layout")));
+        return Err(other(
+            "an empty directory",
+            Some("give the directory of a root file system, or of an OCI layout"),
+        ));
     }
     if ROOT.iter().any(|name| has(name)) {
         return Ok(Contents::Tree(path.to_owned()));
@@ -127,7 +147,8 @@ fn images(members: &Members, has: &dyn Fn(&str) -> bool) -> Result<Option<Conten
 
 /// What a file is, which is read from its place.
 fn of_file(mut file: File, path: &Path, spool: &Spool<'_>) -> Result<Contents, ImportError> {
-    let is_whole = file.metadata().is_ok_and(|found| found.is_file()) && file.stream_position().is_ok_and(|at| at == 0);
+    let is_whole =
+        file.metadata().is_ok_and(|found| found.is_file()) && file.stream_position().is_ok_and(|at| at == 0);
     let file = match is_whole {
         true => file,
         false => spooled(&mut file, path, spool)?,

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::report::error::import::ImportError;
 use crate::report::escape::harmless;
 use crate::report::failure::{self, Boundary, Class, Details, Failure, failure_of, shown};
 use crate::report::remedy::Remedy;
@@ -153,6 +154,14 @@ pub enum ImageError {
         /// The setting: `images.max_size` or `images.max_files`.
         key: &'static str,
     },
+    /// A file or directory is not taken as an image.
+    #[error("import {}", harmless(from))]
+    Import {
+        /// The file or directory, or `stdin`.
+        from: String,
+        /// Why not.
+        source: Box<ImportError>,
+    },
     /// A session or command uses the image.
     #[error("image {image}: a session uses it")]
     InUse {
@@ -236,7 +245,8 @@ impl ImageError {
             | Self::Read { .. }
             | Self::Archive { .. }
             | Self::Entry { .. }
-            | Self::Document { .. } => (Class::LoadFailed, Boundary::External),
+            | Self::Document { .. }
+            | Self::Import { .. } => (Class::LoadFailed, Boundary::External),
             _ => (Class::RuntimeError, Boundary::Runtime),
         };
         let details = match self {
@@ -275,6 +285,7 @@ impl ImageError {
             Self::Io { source, .. } | Self::Write { source, .. } => {
                 return crate::report::shortage::of_writing(source).map(Remedy::from);
             }
+            Self::Import { source, .. } => return source.remedy(),
             Self::Document { .. } => return None,
         }))
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::report::failure::shown;
-use crate::report::remedy::{Remedy, SettingKey, remedy};
+use crate::report::remedy::Remedy;
 
 /// Why a file or directory is not taken as an image.
 #[derive(Debug, thiserror::Error)]
@@ -126,7 +126,7 @@ impl ImportError {
                 "convert it: skopeo copy --format oci, or pull it with docker and save it".into()
             }
             Self::Several { .. } => "leave the name out, so that each has its own, or save one of them alone".into(),
-            Self::TooLarge { .. } => remedy!["raise ", SettingKey::ImagesMaxSize],
+            Self::TooLarge { .. } => "if you trust it, raise images.max_size".into(),
         })
     }
 }

@@ -8,7 +8,8 @@ use std::{
 };
 
 use crate::support::{
-    TempDir, copy_program, kennel_image_path, kennel_mcp_path, kennel_path, stderr, stdout, workspace, write_program,
+    TempDir, copy_program, kennel_image_path, kennel_mcp_path, kennel_path, stderr, stdout, workspace,
+    write_program,
 };
 
 /// A directory with `kennel`, and programs that say which they are, who they are and what they were given.

@@ -6,6 +6,7 @@ use std::{borrow::Cow, io};
 use kennel::{Error, Size};
 use serde::Deserialize;
 use toml::Table;
+use toml_edit::DocumentMut;
 
 use super::{
     file::{self, Links, Owner},
@@ -70,7 +71,10 @@ pub(super) fn without(text: &str) -> Cow<'_, str> {
     match toml::from_str::<Table>(&blank).is_ok_and(|left| left == all) {
         true => blank.into(),
         // Written in another way, as `"images".max_size`.
-        false => toml::to_string(&all).map_or(text.into(), Cow::from),
+        false => text.parse::<DocumentMut>().map_or(text.into(), |mut document| {
+            document.remove(NAME);
+            document.to_string().into()
+        }),
     }
 }
 
@@ -132,7 +136,7 @@ mod tests {
             ("images.max_size = 1\na = 1\n", "\na = 1\n"),
             ("images = { max_files = 1 }\na = 1", "\na = 1\n"),
             ("[b]\nimages = 1\n", "[b]\nimages = 1\n"),
-            ("a = '''\n[images]\n'''\n[images]\nmax_size = 1\n", "a = \"\"\"\n[images]\n\"\"\"\n"),
+            ("a = '''\n[images]\n'''\n[images]\nmax_size = 1\n", "a = '''\n[images]\n'''\n"),
             ("\"images\".max_size = 1\na = 1\n", "a = 1\n"),
         ] {
             assert_eq!(without(text), left, "{text}");
