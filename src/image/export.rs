@@ -12,7 +12,7 @@ use tar::{EntryType, Header};
 use crate::image::digest::Digest;
 use crate::image::reference::Reference;
 use crate::image::store::Image;
-use crate::image::tree::{Marks, TreeArchive, TreeError};
+use crate::image::tree_archive::{Marks, TreeArchive, TreeError};
 use crate::report::error::image::ImageError;
 
 const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";

@@ -5,7 +5,7 @@
 
 pub(crate) mod config;
 pub(crate) mod digest;
-pub(crate) mod layers;
+pub(crate) mod layer_summary;
 pub(crate) mod reference;
 pub(crate) mod store;
 
@@ -16,7 +16,7 @@ pub(crate) mod import;
 #[cfg(feature = "image")]
 pub(crate) mod limits;
 #[cfg(feature = "image")]
-pub(crate) mod tree;
+pub(crate) mod tree_archive;
 #[cfg(feature = "image")]
 pub(crate) mod writer;
 
@@ -26,7 +26,7 @@ pub use crate::image::digest::Digest;
 pub use crate::image::export::{Exported, export};
 #[cfg(feature = "image")]
 pub use crate::image::import::{Given, Imported, import};
-pub use crate::image::layers::LayerSummary;
+pub use crate::image::layer_summary::LayerSummary;
 #[cfg(feature = "image")]
 pub use crate::image::limits::{Dropped, ImageLimits, LayerNote};
 pub use crate::image::reference::Reference;

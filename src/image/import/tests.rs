@@ -305,7 +305,7 @@ fn what_is_no_image_is_named() {
         (of(b"hello"), "another format"),
         (of(&gzip(b"hello")), "another format"),
         (of(&gzip(b"\xfd7zXZ\0")), "compressed with xz"),
-        (of(&gzip(b"")), "another format"),
+        (of(&gzip(b"")), "an empty archive"),
         (of(b"\x1f\x8bno gzip"), "read "),
         (of(b"\x28\xb5\x2f\xfdno zstd"), "read "),
         (at("/dev/zero".as_ref()), "a device"),

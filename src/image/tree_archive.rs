@@ -456,3 +456,178 @@ fn time(found: &FileStat) -> String {
         (seconds, parts) => format!("{seconds}.{parts:09}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::net::UnixListener;
+    use std::time::{Duration, SystemTime};
+
+    use tar::Archive;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// The archive of a directory.
+    fn bytes(top: &Path, marks: Marks) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        TreeArchive::of(top, marks).expect("a directory").read_to_end(&mut bytes).expect("read");
+        bytes
+    }
+
+    /// The entries of an archive, as another reader of tar has them: the type, and the content or the target.
+    fn entries(bytes: &[u8]) -> BTreeMap<String, (EntryType, Vec<u8>)> {
+        let mut archive = Archive::new(bytes);
+        let mut found = BTreeMap::new();
+        for entry in archive.entries().expect("an archive") {
+            let mut entry = entry.expect("an entry");
+            let name = String::from_utf8(entry.path_bytes().into_owned()).expect("UTF-8");
+            let kind = entry.header().entry_type();
+            let link = entry.link_name_bytes().map(|link| link.into_owned());
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).expect("read");
+            let link = link.filter(|link| !link.is_empty());
+            assert!(found.insert(name, (kind, link.unwrap_or(content))).is_none(), "each name once");
+        }
+        found
+    }
+
+    #[test]
+    fn every_kind_of_file_is_in_the_archive() {
+        let dir = TempDir::new().expect("made");
+        let place = |name: &str| dir.path().join(name);
+        let long = "n".repeat(200);
+        fs::create_dir_all(place("a/b")).expect("made");
+        fs::write(place("a/file"), vec![7; 1_000]).expect("written");
+        fs::write(place("empty"), "").expect("written");
+        fs::write(place(&long), "long").expect("written");
+        fs::hard_link(place("a/file"), place("b")).expect("linked");
+        symlink("a/file", place("link")).expect("linked");
+        symlink(&long, place("long-link")).expect("linked");
+        symlink("/nowhere", place("broken")).expect("linked");
+        nix::unistd::mkfifo(&place("fifo"), Mode::S_IRWXU).expect("made");
+        let _socket = UnixListener::bind(place("socket")).expect("bound");
+        fs::write(place(".wh.hidden"), "").expect("written");
+        let mut archive = TreeArchive::of(dir.path(), Marks::Ignored).expect("a directory");
+        let mut whole = Vec::new();
+        archive.read_to_end(&mut whole).expect("read");
+        let left_out: Vec<_> = archive.left_out().iter().map(|path| path.to_str().expect("UTF-8")).collect();
+        assert_eq!(left_out, [".wh.hidden", "socket"]);
+        let entry = |kind: EntryType, content: &[u8]| (kind, content.to_owned());
+        let expected = [
+            ("./", entry(EntryType::Directory, b"")),
+            ("a/", entry(EntryType::Directory, b"")),
+            ("a/b/", entry(EntryType::Directory, b"")),
+            ("a/file", entry(EntryType::Regular, &[7; 1_000])),
+            ("b", entry(EntryType::Link, b"a/file")),
+            ("broken", entry(EntryType::Symlink, b"/nowhere")),
+            ("empty", entry(EntryType::Regular, b"")),
+            ("fifo", entry(EntryType::Fifo, b"")),
+            ("link", entry(EntryType::Symlink, b"a/file")),
+            ("long-link", entry(EntryType::Symlink, long.as_bytes())),
+            (&long, entry(EntryType::Regular, b"long")),
+        ];
+        let expected: BTreeMap<_, _> =
+            expected.into_iter().map(|(name, entry)| (name.to_owned(), entry)).collect();
+        assert_eq!(entries(&whole), expected);
+        assert_eq!(bytes(dir.path(), Marks::Ignored), whole, "the same files give the same bytes");
+        // Also if it is read in small pieces.
+        let mut archive = TreeArchive::of(dir.path(), Marks::Ignored).expect("a directory");
+        let (mut pieces, mut piece) = (Vec::<u8>::new(), [0; 7]);
+        while let count @ 1.. = archive.read(&mut piece).expect("read") {
+            pieces.extend(&piece[..count]);
+        }
+        assert_eq!(pieces, whole);
+    }
+
+    #[test]
+    fn modes_times_and_attributes_are_kept() {
+        let dir = TempDir::new().expect("made");
+        let file = dir.path().join("file");
+        fs::write(&file, "x").expect("written");
+        fs::set_permissions(&file, Permissions::from_mode(0o4755)).expect("set");
+        let time = SystemTime::UNIX_EPOCH + Duration::new(1_000, 250_000_000);
+        File::options().write(true).open(&file).expect("opened").set_modified(time).expect("set");
+        let has_attributes = xattr::set(&file, "user.mine", b"a\nb=c").is_ok();
+        let _ = xattr::set(&file, "user.overlay.opaque", b"y");
+        let bytes = bytes(dir.path(), Marks::Ignored);
+        let mut archive = Archive::new(&*bytes);
+        let mut entries = archive.entries().expect("an archive").map(|entry| entry.expect("an entry"));
+        let mut entry = entries.find(|entry| entry.path_bytes().ends_with(b"file")).expect("it is there");
+        assert_eq!(
+            entry.header().mode().expect("a mode"),
+            0o4755,
+            "the store drops set-id bits, and says so"
+        );
+        assert_eq!(entry.header().mtime().expect("a time"), 1_000);
+        let size = usize::try_from(entry.raw_header_position()).expect("small");
+        let pax = String::from_utf8_lossy(&bytes[..size]).into_owned();
+        assert!(pax.contains("mtime=1000.250000000\n"), "{pax}");
+        assert!(!pax.contains("user.overlay"), "{pax}");
+        assert_eq!(pax.contains("SCHILY.xattr.user.mine=a\nb=c\n"), has_attributes, "{pax}");
+        let mut content = String::new();
+        entry.read_to_string(&mut content).expect("read");
+        assert_eq!(content, "x");
+    }
+
+    /// A layer of the store.
+    #[test]
+    fn marks_of_overlayfs_become_whiteouts() {
+        let dir = TempDir::new().expect("made");
+        let place = |name: &str| dir.path().join(name);
+        fs::create_dir(place("opaque")).expect("made");
+        fs::write(place("opaque/new"), "").expect("written");
+        let whiteout = |name: &str| {
+            let device = nix::sys::stat::makedev(0, 0);
+            nix::sys::stat::mknod(&place(name), SFlag::S_IFCHR, Mode::empty(), device)
+        };
+        if whiteout("gone").is_err() || xattr::set(place("opaque"), OPAQUE, b"y").is_err() {
+            return;
+        }
+        fs::hard_link(place("gone"), place("opaque/gone")).expect("linked");
+        let names: Vec<String> = entries(&bytes(dir.path(), Marks::Kept)).into_keys().collect();
+        assert_eq!(
+            names,
+            ["./", ".wh.gone", "opaque/", "opaque/.wh..wh..opq", "opaque/.wh.gone", "opaque/new"]
+        );
+        // Of a root file system, it is a device like any other.
+        let found = entries(&bytes(dir.path(), Marks::Ignored));
+        assert_eq!(found["gone"].0, EntryType::Char);
+        assert_eq!(found["opaque/gone"], (EntryType::Link, b"gone".to_vec()));
+    }
+
+    #[test]
+    fn records_of_pax_count_their_own_length() {
+        for (value, expected) in
+            [("", "5 a=\n"), ("bc", "7 a=bc\n"), ("12345", "11 a=12345\n"), ("1234", "9 a=1234\n")]
+        {
+            let mut to = Vec::new();
+            record(&mut to, b"a", value.as_bytes());
+            assert_eq!(String::from_utf8(to).expect("UTF-8"), expected);
+        }
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_read_is_named() {
+        assert_eq!(
+            TreeArchive::of("/absent".as_ref(), Marks::Ignored).expect_err("absent").path,
+            Path::new("/absent")
+        );
+        let dir = TempDir::new().expect("made");
+        fs::write(dir.path().join("file"), "").expect("written");
+        assert!(TreeArchive::of(&dir.path().join("file"), Marks::Ignored).is_err());
+        if nix::unistd::geteuid().is_root() {
+            return;
+        }
+        fs::set_permissions(dir.path().join("file"), Permissions::from_mode(0)).expect("set");
+        let mut archive = TreeArchive::of(dir.path(), Marks::Ignored).expect("a directory");
+        archive.read_to_end(&mut Vec::new()).expect_err("refused");
+        let error = archive.take_error().expect("kept");
+        assert_eq!(
+            (error.path, error.source.kind()),
+            (dir.path().join("file"), io::ErrorKind::PermissionDenied)
+        );
+    }
+}
