@@ -9,16 +9,34 @@ pub(crate) mod reference;
 pub(crate) mod store;
 
 #[cfg(feature = "image")]
+pub(crate) mod apply;
+#[cfg(feature = "image")]
+pub(crate) mod archive;
+#[cfg(feature = "image")]
+pub(crate) mod blob;
+#[cfg(feature = "image")]
+pub(crate) mod collect;
+#[cfg(feature = "image")]
+pub(crate) mod fault;
+#[cfg(feature = "image")]
+pub(crate) mod layer;
+#[cfg(feature = "image")]
 pub(crate) mod limits;
+#[cfg(feature = "image")]
+pub(crate) mod tree;
 #[cfg(feature = "image")]
 pub(crate) mod writer;
 
+#[cfg(feature = "image")]
+pub use crate::image::collect::{Pruned, StoreUsage};
 pub use crate::image::config::{ImageConfig, Platform};
 pub use crate::image::digest::Digest;
+#[cfg(feature = "image")]
+pub use crate::image::layer::StoredLayer;
 #[cfg(feature = "image")]
 pub use crate::image::limits::{Dropped, ImageLimits, LayerNote};
 pub use crate::image::reference::Reference;
 pub use crate::image::store::{Image, ImageSummary, Store};
 #[cfg(feature = "image")]
-pub use crate::image::writer::{LayerBlob, Pruned, StoreUsage, StoreWriter, StoredLayer};
+pub use crate::image::writer::{LayerBlob, StoreWriter};
 pub use crate::report::error::image::{EntryRefusal, ImageError};
