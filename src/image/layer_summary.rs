@@ -1,8 +1,13 @@
 //! What is known of the layers of an image, for people.
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 
+use crate::image::collect::layer_record;
 use crate::image::digest::Digest;
+use crate::image::layer::LayerRecord;
+use crate::image::limits::LayerNote;
 use crate::image::store::{Image, Store};
 use crate::report::error::image::ImageError;
 
@@ -14,8 +19,14 @@ pub struct LayerSummary {
     pub diff_id: Digest,
     /// Bytes of its archive, uncompressed.
     pub size: u64,
-    /// The number of its entries.
+    /// The number of its entries, with the directories that they imply.
     pub files: u64,
+    /// Whether images share it, whatever is below it.
+    pub shared: bool,
+    /// What was left out of it.
+    pub left_out: Vec<LayerNote>,
+    /// Its directory, which is read-only for everybody but the store.
+    pub path: PathBuf,
 }
 
 impl Store {
@@ -24,7 +35,22 @@ impl Store {
     /// # Errors
     /// The store cannot be read.
     pub fn layers(&self, image: &Image) -> Result<Vec<LayerSummary>, ImageError> {
-        let diff_ids = image.config.diff_ids.iter();
-        Ok(diff_ids.map(|diff_id| LayerSummary { diff_id: *diff_id, size: 0, files: 0 }).collect())
+        let summary = |path: &PathBuf| {
+            let id = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let record = layer_record(self, id).ok_or_else(|| ImageError::LayerLost {
+                image: image.digest.to_string(),
+                layer: id.to_owned(),
+            })?;
+            let LayerRecord { diff_id, chain_id, size, files, notes } = record;
+            Ok(LayerSummary {
+                diff_id,
+                shared: chain_id.is_none(),
+                size,
+                files,
+                left_out: notes,
+                path: path.clone(),
+            })
+        };
+        image.layers.iter().map(summary).collect()
     }
 }

@@ -194,7 +194,7 @@ impl Store {
     }
 
     /// Opens an image and keeps it.
-    fn image(&self, digest: &Digest) -> Result<Option<Image>, ImageError> {
+    pub(crate) fn image(&self, digest: &Digest) -> Result<Option<Image>, ImageError> {
         let Some(LockedImage { record, lock }) = self.lock_image(digest, FlockArg::LockShared)? else {
             return Ok(None);
         };
@@ -210,13 +210,29 @@ impl Store {
         Ok(Some(Image { digest: *digest, config, layers, json, _lease: lease }))
     }
 
-    /// Locks the file of an image and reads it; `None` if there is no such image. With a lock that does not wait,
-    /// an error if somebody uses the image.
+    /// Locks the file of an image and reads it; `None` if there is no such image.
     pub(crate) fn lock_image(
         &self,
         digest: &Digest,
         how: FlockArg,
     ) -> Result<Option<LockedImage>, ImageError> {
+        let Some(lock) = self.lock_record(digest, how)? else { return Ok(None) };
+        let path = self.image_path(digest);
+        let record: ImageRecord = parse_record(&lock, &path)?;
+        if Digest::of(record.config.as_bytes()) != *digest {
+            let reason = "the configuration has another digest".to_owned();
+            return Err(ImageError::Damaged { path, reason });
+        }
+        Ok(Some(LockedImage { record, lock }))
+    }
+
+    /// Locks the file of an image, whatever is in it. With a lock that does not wait, an error if somebody uses the
+    /// image.
+    pub(crate) fn lock_record(
+        &self,
+        digest: &Digest,
+        how: FlockArg,
+    ) -> Result<Option<Flock<File>>, ImageError> {
         let path = self.image_path(digest);
         loop {
             let failed = || ImageError::io("lock image", &path);
@@ -225,16 +241,10 @@ impl Store {
                 Err(Errno::EAGAIN) => return Err(ImageError::InUse { image: digest.to_string() }),
                 lock => lock.map_err(|errno| failed()(errno.into()))?,
             };
-            // Somebody removed it between the opening and the lock.
-            if lock.metadata().map_err(failed())?.nlink() == 0 {
-                continue;
+            // Else somebody removed it between the opening and the lock.
+            if lock.metadata().map_err(failed())?.nlink() > 0 {
+                return Ok(Some(lock));
             }
-            let record: ImageRecord = parse_record(&lock, &path)?;
-            if Digest::of(record.config.as_bytes()) != *digest {
-                let reason = "the configuration has another digest".to_owned();
-                return Err(ImageError::Damaged { path, reason });
-            }
-            return Ok(Some(LockedImage { record, lock }));
         }
     }
 
@@ -334,7 +344,8 @@ fn open_record(path: &Path) -> Result<Option<File>, ImageError> {
     }
 }
 
-fn parse_record<T: DeserializeOwned>(mut file: &File, path: &Path) -> Result<T, ImageError> {
+/// Reads a file of the store.
+pub(crate) fn parse_record<T: DeserializeOwned>(mut file: &File, path: &Path) -> Result<T, ImageError> {
     let mut text = Vec::new();
     file.read_to_end(&mut text).map_err(ImageError::io("read", path))?;
     serde_json::from_slice(&text)

@@ -7,7 +7,9 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use tar::{EntryType, GnuExtSparseHeader, GnuHeader, Header, PaxExtensions};
+use tar::{EntryType, GnuExtSparseHeader, GnuHeader, Header};
+
+use crate::image::archive::{Attribute, records};
 
 /// Bytes of a block of tar: headers have one, contents fill whole ones.
 pub(super) const BLOCK: u64 = 512;
@@ -180,7 +182,8 @@ impl Headers {
                 attributes.size.take_if(|_| !is_extension(kind)).map_or_else(|| header.entry_size(), Ok)?;
             self.skip_sparse_map(&header)?;
             let start = self.at;
-            self.skip(size)?;
+            // Others have no data, whatever size they name.
+            self.skip(if is_extension(kind) || is_file(kind) { size } else { 0 })?;
             match kind {
                 EntryType::GNULongName => long_name = Some(self.text(start, size)?),
                 EntryType::GNULongLink => long_link = Some(self.text(start, size)?),
@@ -274,15 +277,14 @@ struct Attributes {
 impl Attributes {
     fn parse(text: &[u8]) -> io::Result<Self> {
         let mut attributes = Self::default();
-        for attribute in PaxExtensions::new(text) {
-            let attribute = attribute?;
-            match attribute.key_bytes() {
-                b"path" => attributes.path = Some(attribute.value_bytes().to_owned()),
-                b"linkpath" => attributes.link = Some(attribute.value_bytes().to_owned()),
+        let wrong = |_| io::Error::other("a member has attributes that are none");
+        for Attribute { name, value } in records(text).map_err(wrong)? {
+            match &*name {
+                b"path" => attributes.path = Some(value),
+                b"linkpath" => attributes.link = Some(value),
                 b"size" => {
-                    let size = attribute.value().ok().and_then(|value| value.parse().ok());
-                    attributes.size =
-                        Some(size.ok_or_else(|| io::Error::other("a member has no number as its size"))?);
+                    let size = str::from_utf8(&value).ok().and_then(|value| value.parse().ok());
+                    attributes.size = Some(size.ok_or_else(|| io::Error::other("a member has no number as its size"))?);
                 }
                 _ => {}
             }
@@ -296,6 +298,10 @@ fn is_extension(kind: EntryType) -> bool {
         kind,
         EntryType::GNULongName | EntryType::GNULongLink | EntryType::XHeader | EntryType::XGlobalHeader
     )
+}
+
+fn is_file(kind: EntryType) -> bool {
+    matches!(kind, EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse)
 }
 
 fn member(kind: EntryType, name: &[u8], link: Option<Vec<u8>>, start: u64, len: u64) -> Member {

@@ -27,10 +27,11 @@ use source::{Spool, contents};
 
 use crate::image::config::ImageConfig;
 use crate::image::digest::Digest;
+use crate::image::layer::StoredLayer;
 use crate::image::limits::LayerNote;
 use crate::image::reference::Reference;
 use crate::image::tree_archive::{Marks, TreeArchive};
-use crate::image::writer::{LayerBlob, StoreWriter, StoredLayer};
+use crate::image::writer::{LayerBlob, StoreWriter};
 use crate::report::error::image::ImageError;
 use crate::report::error::import::ImportError;
 

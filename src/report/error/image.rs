@@ -201,6 +201,9 @@ pub enum EntryRefusal {
     /// There are more symbolic links on the way than path_resolution(7) allows.
     #[error("too many links are on its way")]
     TooManyLinks,
+    /// The target of a symbolic link is empty or has a NUL.
+    #[error("it is a link to nothing")]
+    LinkTarget,
     /// The target of a hard link has a component `..`, or is empty.
     #[error("it is a hard link that leads out of the image")]
     HardLinkOut,
