@@ -284,7 +284,8 @@ impl Attributes {
                 b"linkpath" => attributes.link = Some(value),
                 b"size" => {
                     let size = str::from_utf8(&value).ok().and_then(|value| value.parse().ok());
-                    attributes.size = Some(size.ok_or_else(|| io::Error::other("a member has no number as its size"))?);
+                    attributes.size =
+                        Some(size.ok_or_else(|| io::Error::other("a member has no number as its size"))?);
                 }
                 _ => {}
             }

@@ -164,7 +164,7 @@ fn of_file(mut file: File, path: &Path, spool: &Spool<'_>) -> Result<Contents, I
     if compression::is_supported(&beginning) {
         return compressed(part, path, spool);
     }
-    Err(unknown(&beginning, path))
+    Err(unknown(&beginning))
 }
 
 /// What a tar archive is.
@@ -190,7 +190,7 @@ fn compressed(part: Part, path: &Path, spool: &Spool<'_>) -> Result<Contents, Im
     let prefix = Part::whole(Arc::new(file.try_clone().map_err(read(path))?)).map_err(read(path))?;
     let beginning = prefix.beginning(512).map_err(read(path))?;
     if !is_header(&beginning) {
-        return Err(unknown(&beginning, path));
+        return Err(unknown(&beginning));
     }
     if names_root(&prefix, &ROOT) {
         return Ok(Contents::Files(part));
@@ -210,16 +210,16 @@ fn copy(from: &mut dyn Read, to: &mut File, path: &Path, most: u64, limit: u64) 
     let copied = io::copy(&mut from.take(most.saturating_add(1)), to).map_err(read(path))?;
     to.flush().map_err(read(path))?;
     match copied > most {
-        true => Err(ImportError::TooLarge { part: path.display().to_string(), limit }),
+        true => Err(ImportError::TooLarge { limit }),
         false => Ok(()),
     }
 }
 
 /// The error for a content that is no archive.
-fn unknown(beginning: &[u8], path: &Path) -> ImportError {
+fn unknown(beginning: &[u8]) -> ImportError {
     let found = |magic: &[u8]| beginning.starts_with(magic);
     if let Some((_, compression)) = COMPRESSIONS.iter().find(|(magic, _)| found(magic)) {
-        return ImportError::Compression { part: path.display().to_string(), compression };
+        return ImportError::Compression { compression };
     }
     if let Some((_, what, remedy)) = OTHERS.iter().find(|(magic, ..)| found(magic)) {
         return other(what, *remedy);

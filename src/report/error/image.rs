@@ -155,7 +155,7 @@ pub enum ImageError {
         key: &'static str,
     },
     /// A file or directory is not taken as an image.
-    #[error("import {}", harmless(from))]
+    #[error("{}", if source.is_about(from) { "import".to_owned() } else { format!("import {}", harmless(from)) })]
     Import {
         /// The file or directory, or `stdin`.
         from: String,

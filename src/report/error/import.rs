@@ -27,10 +27,8 @@ pub enum ImportError {
         remedy: Option<&'static str>,
     },
     /// Its compression is not supported.
-    #[error("{part}: it is compressed with {compression}, and only gzip and zstd are read")]
+    #[error("it is compressed with {compression}, and only gzip and zstd are read")]
     Compression {
-        /// The file, or the layer.
-        part: String,
         /// Its name.
         compression: &'static str,
     },
@@ -89,16 +87,19 @@ pub enum ImportError {
         name: String,
     },
     /// It is larger than the limit.
-    #[error("{part}: it is larger than {limit} bytes")]
+    #[error("it is larger than {limit} bytes")]
     TooLarge {
-        /// The file, or a part of it.
-        part: String,
         /// The limit, in bytes.
         limit: u64,
     },
 }
 
 impl ImportError {
+    /// Whether the text names this file anyway.
+    pub(crate) fn is_about(&self, from: &str) -> bool {
+        matches!(self, Self::Read { path, .. } if path.to_str() == Some(from))
+    }
+
     /// What a person can do about it, if anything is known.
     #[must_use]
     pub fn remedy(&self) -> Option<Remedy> {
@@ -108,6 +109,7 @@ impl ImportError {
                     "let the owner make a tar archive of it, and import that".into()
                 }
                 io::ErrorKind::UnexpectedEof => "it is not complete: save or copy it again".into(),
+                io::ErrorKind::NotFound => "name a file or a directory that is there, or - for stdin".into(),
                 _ => return None,
             },
             Self::Other { remedy, .. } => (*remedy)?.into(),

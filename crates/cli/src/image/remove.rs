@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use kennel::{
     Error,
-    image::{Digest, Pruned, Reference, StoreWriter},
+    image::{Digest, ImageError, Pruned, Reference, StoreWriter},
     report::Failure,
 };
 use serde::Serialize;
@@ -70,7 +70,10 @@ pub(super) fn remove(images: &[String], json: bool) -> Result<ExitCode, Error> {
 }
 
 fn remove_one(writer: &StoreWriter, image: &str) -> Result<Pruned, Error> {
-    Ok(writer.remove(&image.parse::<Reference>()?)?)
+    writer.remove(&image.parse::<Reference>()?).map_err(|error| match error {
+        ImageError::NotFound { .. } => ImageError::NotFound { name: image.to_owned() }.into(),
+        error => error.into(),
+    })
 }
 
 pub(super) fn prune(unused_for: Option<Duration>, json: bool) -> Result<ExitCode, Error> {

@@ -144,8 +144,10 @@ pub(super) fn df(json: bool) -> Result<ExitCode, Error> {
         let table = Table::stdout();
         let size = |bytes: u64| if bytes == 0 { "0".to_owned() } else { size(bytes) };
         table.entry("store", &store.path().to_string_lossy(), "")
-            + &table.entry("images", &format!("{}, with {} names", usage.images, usage.names), "")
-            + &table.entry("layers", &format!("{}, with {} files", usage.layers, usage.files), "")
+            + &table.entry("images", &usage.images.to_string(), "")
+            + &table.entry("names", &usage.names.to_string(), "")
+            + &table.entry("layers", &usage.layers.to_string(), "")
+            + &table.entry("files", &usage.files.to_string(), "")
             + &table.entry("size", &size(usage.size), "of the layers' archives, uncompressed")
             + &table.entry("shared", &size(shared), "what it saves that images share layers")
             + &table.entry(

@@ -1,0 +1,7 @@
+//! `kennel image`: what becomes of archives and directories, and of the store of images.
+
+mod commands;
+mod fixtures;
+mod forms;
+mod hostile;
+mod shared;
