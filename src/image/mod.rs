@@ -40,3 +40,6 @@ pub use crate::image::store::{Image, ImageSummary, Store};
 #[cfg(feature = "image")]
 pub use crate::image::writer::{LayerBlob, StoreWriter};
 pub use crate::report::error::image::{EntryRefusal, ImageError};
+
+#[cfg(all(test, feature = "image"))]
+mod tests;
