@@ -55,3 +55,6 @@ pub use crate::image::store::{Image, ImageSummary, Store};
 pub use crate::image::writer::{LayerBlob, StoreWriter};
 pub use crate::report::error::image::{EntryRefusal, ImageError};
 pub use crate::report::error::import::ImportError;
+
+#[cfg(all(test, feature = "image"))]
+mod tests;

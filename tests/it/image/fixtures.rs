@@ -269,9 +269,9 @@ impl Image {
             entry["annotations"] = json!({ "org.opencontainers.image.ref.name": name });
         }
         let index = json!({ "schemaVersion": 2, "manifests": [entry] }).to_string().into_bytes();
-        let mut files: Vec<_> = layers.iter().map(|layer| blob(layer)).collect();
+        let mut files = vec![("oci-layout".to_owned(), b"{}".to_vec()), ("index.json".to_owned(), index)];
         files.extend([blob(&self.config), blob(&manifest)]);
-        files.extend([("index.json".to_owned(), index), ("oci-layout".to_owned(), b"{}".to_vec())]);
+        files.extend(layers.iter().map(|layer| blob(layer)));
         files
     }
 
