@@ -16,6 +16,14 @@ use tar::{Builder, EntryType, Header};
 
 use crate::support::{TempDir, kennel_path, skip, stderr, stdout};
 
+/// Whether the file system of /tmp can hold layers.
+pub(crate) fn can_hold_layers() -> bool {
+    let place = TempDir::new("kennel-images-", "/tmp");
+    let probe = place.path().join("probe");
+    mknod(&probe, SFlag::S_IFCHR, Mode::S_IRUSR, makedev(0, 0)).is_ok()
+        && xattr::set(place.path(), "user.overlay.opaque", b"n").is_ok()
+}
+
 /// A store, and a directory for files beside it.
 pub(super) struct Images {
     place: TempDir,
@@ -25,18 +33,11 @@ impl Images {
     /// `None`, with a word, where no file system can hold layers.
     pub(super) fn new() -> Option<Self> {
         let place = TempDir::new("kennel-images-", "/tmp");
-        let probe = place.path().join("probe");
-        let can = mknod(&probe, SFlag::S_IFCHR, Mode::S_IRUSR, makedev(0, 0)).is_ok();
-        let can = can && xattr::set(place.path(), "user.overlay.opaque", b"n").is_ok();
-        if !can {
-            assert!(
-                std::env::var_os("KENNEL_MUST_RUN").is_none(),
-                "required here, but missing: whiteouts in /tmp"
-            );
+        if !can_hold_layers() {
+            assert!(std::env::var_os("KENNEL_MUST_RUN").is_none(), "required here, but missing: whiteouts in /tmp");
             skip(module_path!(), "/tmp holds no whiteouts of overlayfs");
             return None;
         }
-        fs::remove_file(probe).unwrap();
         Some(Self { place })
     }
 

@@ -5,3 +5,5 @@ mod fixtures;
 mod forms;
 mod hostile;
 mod shared;
+
+pub(crate) use fixtures::can_hold_layers;
