@@ -64,6 +64,9 @@ pub fn export(image: &Image, names: &[Reference], to: &mut dyn Write) -> Result<
     }));
     let manifest_digest = Digest::of(&manifest);
     let mut archive = Writer { to, size: 0 };
+    // Without these entries, skopeo makes the directories itself and gives them to root, which fails for everybody else.
+    archive.header("blobs/", EntryType::Directory, 0)?;
+    archive.header("blobs/sha256/", EntryType::Directory, 0)?;
     archive.file("oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#)?;
     archive.file("index.json", &index(&manifest, names))?;
     archive.file("manifest.json", &list(config_digest, &layers, names))?;
@@ -174,10 +177,10 @@ impl Writer<'_> {
         self.to.write_all(bytes).map_err(unwritten)
     }
 
-    fn header(&mut self, name: &str, size: u64) -> Result<(), ImageError> {
+    fn header(&mut self, name: &str, kind: EntryType, size: u64) -> Result<(), ImageError> {
         let mut header = Header::new_ustar();
-        header.set_entry_type(EntryType::Regular);
-        header.set_mode(0o644);
+        header.set_entry_type(kind);
+        header.set_mode(if kind == EntryType::Directory { 0o755 } else { 0o644 });
         header.set_uid(0);
         header.set_gid(0);
         header.set_mtime(0);
@@ -197,13 +200,13 @@ impl Writer<'_> {
     }
 
     fn file(&mut self, name: &str, content: &[u8]) -> Result<(), ImageError> {
-        self.header(name, content.len() as u64)?;
+        self.header(name, EntryType::Regular, content.len() as u64)?;
         self.write(content)?;
         self.pad(content.len() as u64)
     }
 
     fn layer(&mut self, layer: &LayerArchive<'_>) -> Result<(), ImageError> {
-        self.header(&blob(layer.digest), layer.size)?;
+        self.header(&blob(layer.digest), EntryType::Regular, layer.size)?;
         let (mut hash, mut size) = (Sha256::new(), 0);
         each_chunk(layer.directory, |chunk| {
             hash.update(chunk);

@@ -34,7 +34,10 @@ impl Images {
     pub(super) fn new() -> Option<Self> {
         let place = TempDir::new("kennel-images-", "/tmp");
         if !can_hold_layers() {
-            assert!(std::env::var_os("KENNEL_MUST_RUN").is_none(), "required here, but missing: whiteouts in /tmp");
+            assert!(
+                std::env::var_os("KENNEL_MUST_RUN").is_none(),
+                "required here, but missing: whiteouts in /tmp"
+            );
             skip(module_path!(), "/tmp holds no whiteouts of overlayfs");
             return None;
         }
