@@ -326,7 +326,7 @@ impl<R: Read> Archive<R> {
     /// Those at the beginning of the data: decimal numbers, each on a line, padded to a block.
     fn pax_pieces(&mut self, map: &mut Pieces) -> Result<(), Fault> {
         let (mut numbers, mut line, mut wanted) = (Vec::new(), Vec::new(), 1);
-        let mut block = [0; BLOCK as usize];
+        let mut block = [0; 512];
         while numbers.len() < wanted {
             self.read_all(&mut block)?;
             for byte in block {

@@ -21,7 +21,7 @@ const LAYER_TYPE: &str = "application/vnd.oci.image.layer.v1.tar";
 const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
 
 /// Bytes of a block of tar.
-const BLOCK: u64 = 512;
+const BLOCK: usize = 512;
 
 /// Bytes that are read at once.
 const CHUNK: usize = 1 << 17;
@@ -78,7 +78,7 @@ pub fn export(image: &Image, names: &[Reference], to: &mut dyn Write) -> Result<
             archive.layer(&layer)?;
         }
     }
-    archive.write(&[0; 2 * BLOCK as usize])?;
+    archive.write(&[0; 2 * BLOCK])?;
     archive.to.flush().map_err(unwritten)?;
     Ok(Exported { digest: config_digest, manifest: manifest_digest, size: archive.size })
 }
@@ -195,8 +195,8 @@ impl Writer<'_> {
 
     /// Fills up the last block of a content.
     fn pad(&mut self, size: u64) -> Result<(), ImageError> {
-        let rest = size.next_multiple_of(BLOCK) - size;
-        self.write([0; BLOCK as usize].get(..usize::try_from(rest).unwrap_or_default()).unwrap_or_default())
+        let rest = size.next_multiple_of(BLOCK as u64) - size;
+        self.write([0; BLOCK].get(..usize::try_from(rest).unwrap_or_default()).unwrap_or_default())
     }
 
     fn file(&mut self, name: &str, content: &[u8]) -> Result<(), ImageError> {
