@@ -194,12 +194,15 @@ impl LayerLock {
         &self.directory
     }
 
-    /// The layer that this locks, if the store has it. The lock is shared from then on.
-    pub(crate) fn layer(self, id: &LayerId, was_there: bool) -> Result<Option<StoredLayer>, ImageError> {
+    /// Lets others use the layer, and keeps it.
+    pub(crate) fn share(&self) -> Result<(), ImageError> {
         let failed = || ImageError::io("lock layer", &self.path);
-        // On the file systems that hold layers, nobody gets the lock in between.
-        let shared = self.file.relock(FlockArg::LockShared);
-        shared.map_err(|errno| failed()(errno.into()))?;
+        // Nobody waits for an exclusive lock, so nobody gets one in between.
+        self.file.relock(FlockArg::LockShared).map_err(|errno| failed()(errno.into()))
+    }
+
+    /// The layer that this locks, if the store has it. The lock is a shared one.
+    pub(crate) fn layer(self, id: &LayerId, was_there: bool) -> Result<Option<StoredLayer>, ImageError> {
         let Some(record) = self.record()? else { return Ok(None) };
         if !record.is_of(id) {
             let reason = "it is of another layer whose digest begins so".to_owned();

@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
+use std::thread;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
@@ -28,6 +30,9 @@ use crate::sys;
 use crate::sys::dirfd;
 
 pub(crate) const TEMPORARY: &str = "tmp";
+
+/// How long it waits where several look at one layer that is missing.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The directory of a layer in its temporary one.
 const TREE: &str = "tree";
@@ -162,10 +167,24 @@ impl StoreWriter {
         }
     }
 
-    /// Locks a layer to make it.
-    fn lock(&self, id: &LayerId) -> Result<LayerLock, ImageError> {
-        let lock = LayerLock::take(&self.store, &id.to_string(), FlockArg::LockExclusive, true)?;
-        lock.ok_or_else(|| ImageError::io("lock layer", self.store.path())(Errno::EAGAIN.into()))
+    /// Uses a layer, or locks it to make it. Waits while somebody else makes it.
+    fn claim(&self, id: &LayerId) -> Result<ClaimedLayer, ImageError> {
+        let name = id.to_string();
+        loop {
+            // Only a shared lock is waited for: who has used a layer may keep it for as long as a whole import.
+            if let Some(lock) = LayerLock::take(&self.store, &name, FlockArg::LockShared, true)?
+                && let Some(layer) = lock.layer(id, true)?
+            {
+                return Ok(ClaimedLayer::Found(layer));
+            }
+            if let Some(lock) = LayerLock::take(&self.store, &name, FlockArg::LockExclusiveNonblock, true)?
+                && lock.record()?.is_none()
+            {
+                return Ok(ClaimedLayer::Missing(lock));
+            }
+            // Another one looks at it in this moment, too.
+            thread::sleep(PAUSE);
+        }
     }
 
     /// Applies the archive of a layer above others, which are lowest first, and stores the result. If another
@@ -179,23 +198,19 @@ impl StoreWriter {
             let made = self.make(blob, below)?;
             return self.settle(&made, below, None);
         };
-        let lock = loop {
-            if let Some(layer) = self.find_layer(&diff_id, below)? {
-                return Ok(layer);
-            }
-            // Held while the layer is made, so that other processes wait.
-            let lock = self.lock(&LayerId::Shared(diff_id))?;
-            // Another process may have been faster.
-            if lock.record()?.is_none() {
-                match self.find(&LayerId::Chained(chain_id(below, &diff_id)))? {
-                    None => break lock,
-                    Some(layer) => {
-                        let _ = lock.remove();
-                        return Ok(layer);
-                    }
-                }
-            }
+        if let Some(layer) = self.find_layer(&diff_id, below)? {
+            return Ok(layer);
+        }
+        // Locked while the layer is made, so that other processes wait.
+        let lock = match self.claim(&LayerId::Shared(diff_id))? {
+            ClaimedLayer::Found(layer) => return Ok(layer),
+            ClaimedLayer::Missing(lock) => lock,
         };
+        // Another process may have been faster.
+        if let Some(layer) = self.find(&LayerId::Chained(chain_id(below, &diff_id)))? {
+            let _ = lock.remove();
+            return Ok(layer);
+        }
         match self.make(blob, below) {
             Ok(made) => self.settle(&made, below, Some(lock)),
             Err(error) => {
@@ -240,18 +255,21 @@ impl StoreWriter {
         let AppliedBlob { applied, diff_id, size } = &made.blob;
         let chain_id = applied.depends_on_lower.then(|| chain_id(below, diff_id));
         let id = chain_id.map_or(LayerId::Shared(*diff_id), LayerId::Chained);
-        let (lock, other) = match (lock, &id) {
-            (Some(lock), LayerId::Shared(_)) => (lock, None),
-            (other, id) => (self.lock(id)?, other),
+        let (claimed, other) = match (lock, &id) {
+            (Some(lock), LayerId::Shared(_)) => (ClaimedLayer::Missing(lock), None),
+            (other, id) => (self.claim(id)?, other),
         };
-        let was_there = lock.record()?.is_some();
-        if !was_there {
-            let (notes, files) = (applied.notes.clone(), applied.files);
-            let record = LayerRecord { diff_id: *diff_id, chain_id, size: *size, files, notes };
-            let placed = place(&made.work.path.join(TREE), &lock, &record, applied.root_mode);
-            placed.map_err(ImageError::io("put a layer in place at", lock.directory()))?;
-        }
-        let layer = lock.layer(&id, was_there)?;
+        let layer = match claimed {
+            ClaimedLayer::Found(layer) => Some(layer),
+            ClaimedLayer::Missing(lock) => {
+                let (notes, files) = (applied.notes.clone(), applied.files);
+                let record = LayerRecord { diff_id: *diff_id, chain_id, size: *size, files, notes };
+                let placed = place(&made.work.path.join(TREE), &lock, &record, applied.root_mode);
+                placed.map_err(ImageError::io("put a layer in place at", lock.directory()))?;
+                lock.share()?;
+                lock.layer(&id, false)?
+            }
+        };
         if let Some(other) = other {
             let _ = other.remove();
         }
@@ -336,6 +354,12 @@ impl StoreWriter {
         directory.map(|directory| directory.sync_all()).transpose().map_err(failed())?;
         Ok(lock)
     }
+}
+
+/// A layer that the store has, or the lock of one that it does not have.
+enum ClaimedLayer {
+    Found(StoredLayer),
+    Missing(LayerLock),
 }
 
 /// A layer in its temporary directory.
