@@ -105,6 +105,8 @@ mod explain;
 #[cfg(target_os = "linux")]
 mod host;
 #[cfg(target_os = "linux")]
+pub mod image;
+#[cfg(target_os = "linux")]
 mod launch;
 #[cfg(target_os = "linux")]
 pub mod overlay;

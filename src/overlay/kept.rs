@@ -12,11 +12,11 @@ use nix::sys::stat::{FileStat, Mode, SFlag};
 use serde::Serialize;
 
 use crate::caller::Caller;
-use crate::protect::remove;
 use crate::report::error::Error;
 use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::sys::dirfd;
 use crate::sys::dirfd::{DIRECTORY, open_without_links};
+use crate::sys::remove;
 use crate::view::{cache_store, toolchains};
 
 /// Deeper directories are not counted.

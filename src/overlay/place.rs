@@ -19,11 +19,12 @@ use crate::overlay::clock::modified;
 use crate::overlay::ledger_state::LedgerState;
 use crate::overlay::tree;
 use crate::overlay::tree::OverlayTree;
-use crate::protect::{recheck, remove};
+use crate::protect::recheck;
 use crate::report::change::Refusal;
 use crate::sys::dirfd;
 use crate::sys::dirfd::{DIRECTORY, names, rename_without_replacing, under_temporary_name};
 use crate::sys::inode::{FileKind, Identity, kind};
+use crate::sys::remove;
 
 /// The deepest tree that is removed.
 const MAX_DEPTH: u32 = 200;

@@ -11,5 +11,4 @@ pub(crate) mod named;
 pub(crate) mod paths;
 pub(crate) mod place;
 pub(crate) mod recheck;
-pub(crate) mod remove;
 pub(crate) mod watch;

@@ -14,7 +14,6 @@ use nix::fcntl::readlinkat;
 use nix::sys::stat::FileStat;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use crate::protect::remove;
 use crate::protect::watch::{Expected, HeldDirectory, Watch};
 use crate::report::denial::Basis;
 use crate::report::escape::harmless;
@@ -22,6 +21,7 @@ use crate::sys;
 use crate::sys::dirfd;
 use crate::sys::dirfd::rename_without_replacing;
 use crate::sys::inode::{FileKind, kind};
+use crate::sys::remove;
 
 /// How many new names are tried, of each form. All but the first are random.
 const MOST_NAMES: u32 = 16;

@@ -12,8 +12,6 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use crate::protect::place::{Done, ProtectedPlace};
-use crate::protect::remove;
-use crate::protect::remove::Check;
 use crate::protect::watch::{Expected, Watch, parts_from};
 use crate::report::denial::{Basis, Denial, WOULD_ALLOW, trust_git};
 use crate::report::enforcement::Protection;
@@ -22,6 +20,8 @@ use crate::report::failure::shown;
 use crate::report::remedy::remedy;
 use crate::sys::dirfd;
 use crate::sys::inode::{FileKind, kind};
+use crate::sys::remove;
+use crate::sys::remove::Check;
 use crate::view::paths::walk::WalkAim;
 
 /// The result of [`undo`].

@@ -16,11 +16,11 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{FileStat, Mode};
 
 use crate::protect::commit_rule::CommitRule;
-use crate::protect::remove;
 use crate::report::failure::shown;
 use crate::sys::inode::Identity;
 use crate::sys::locked;
 use crate::sys::own_path;
+use crate::sys::remove;
 use crate::view::paths::walk::WalkAim;
 
 /// A path to look at after the command, in a granted directory of the host.

@@ -2,6 +2,8 @@
 //! person can do.
 
 pub(crate) mod audit;
+pub(crate) mod image;
+pub(crate) mod import;
 pub(crate) mod listen;
 pub(crate) mod overlay;
 pub(crate) mod policy;
@@ -13,6 +15,7 @@ use std::path::PathBuf;
 
 use crate::report::enforcement::Protection;
 use crate::report::error::audit::AuditError;
+use crate::report::error::image::ImageError;
 use crate::report::error::listen::ListenError;
 use crate::report::error::overlay::OverlayError;
 use crate::report::error::policy::PolicyError;
@@ -151,6 +154,9 @@ pub enum Error {
     /// The changes of an overlay cannot be listed, committed or discarded.
     #[error(transparent)]
     Overlay(#[from] OverlayError),
+    /// An image cannot be read, stored, removed or used.
+    #[error(transparent)]
+    Image(Box<ImageError>),
     /// Kennel cannot write the audit log, and the policy requires it.
     #[error(transparent)]
     Audit(#[from] AuditError),
@@ -172,6 +178,12 @@ pub enum Error {
 impl From<SpawnError> for Error {
     fn from(error: SpawnError) -> Self {
         Self::Spawn(Box::new(error))
+    }
+}
+
+impl From<ImageError> for Error {
+    fn from(error: ImageError) -> Self {
+        Self::Image(Box::new(error))
     }
 }
 
@@ -252,6 +264,7 @@ impl Error {
             Self::Spawn(error) => error.remedy(),
             Self::Audit(error) => error.remedy().map(Remedy::from),
             Self::Overlay(error) => error.remedy(),
+            Self::Image(error) => error.remedy(),
             Self::NotFound { program } => Some(missing_program::remedy(program)),
             Self::NoInterpreter { .. } => Some(remedy![
                 "correct the first line of a script (#!/bin/sh, for example), or grant the directory of the interpreter with ",
@@ -352,6 +365,7 @@ impl Error {
             Self::Listen(error) => return error.failure(),
             Self::Spawn(error) => return error.failure(),
             Self::Audit(error) => return error.failure(),
+            Self::Image(error) => return error.failure(),
             Self::Overlay(_) => (Class::RuntimeError, Boundary::Runtime),
             Self::File { source, .. } if is_refusal(source) => (Class::CapabilityDenied, Boundary::Sandbox),
             Self::File { .. } => (Class::RuntimeError, Boundary::Sandbox),

@@ -33,6 +33,8 @@ pub(crate) mod parent;
 pub(crate) mod path_text;
 #[cfg(target_os = "linux")]
 pub(crate) mod reap;
+#[cfg(target_os = "linux")]
+pub(crate) mod remove;
 mod runtime;
 pub(crate) mod secret;
 pub(crate) mod signal;

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::{
     documents,
-    support::{is_root, kennel_mcp_path, kennel_path, payload_path, second_pass, stdout},
+    support::{is_root, kennel_image_path, kennel_mcp_path, kennel_path, payload_path, second_pass, stdout},
 };
 
 /// The modules and tests of the second pass. `scripts/kernels` reads the same file.
@@ -62,6 +62,7 @@ fn what_depends_on_the_user_passes_as_an_ordinary_user() {
         &[
             ("KENNEL_BIN", kennel_path()),
             ("KENNEL_MCP", kennel_mcp_path()),
+            ("KENNEL_IMAGE", kennel_image_path()),
             ("KENNEL_PAYLOAD", payload_path()),
             ("KENNEL_DOCUMENTS", documents.path().to_owned()),
         ],

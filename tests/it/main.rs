@@ -7,6 +7,7 @@
 //! | `report` | what the report calls enforced is enforced |
 //! | `policy` | a policy file with a mistake is refused, with the line and the key |
 //! | `host` | a host that lacks something: Kennel refuses or degrades as the policy says, and names the remedy |
+//! | `image` | a file or directory becomes the image that it says, or is refused by its name; the store survives anything |
 //! | `view` | only granted paths are visible; a read-only path cannot be written |
 //! | `protect` | a command cannot change what git obeys outside; what it adds there is removed and reported |
 //! | `plan` | ids, capabilities and namespaces are the sandbox's own; limits hold, or the report says that they do not |
@@ -56,6 +57,7 @@ mod embed;
 mod escape;
 mod everyday;
 mod host;
+mod image;
 mod kernels;
 mod launch;
 mod mcp;

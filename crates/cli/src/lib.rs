@@ -1,13 +1,13 @@
 //! The `kennel` command: flags become a policy and a command, Kennel runs it, and its end becomes an exit
-//! status. This library has the code of `kennel`, `kennel-mcp` and `kennel-connector`, and nothing for other
-//! programs.
+//! status. This library has the code of `kennel`, `kennel-mcp`, `kennel-image` and `kennel-connector`, and
+//! nothing for other programs.
 //!
 //! It reads top to bottom. `parse` turns words into `args`, which are plain types. The room of each command
 //! turns `args` into types of the library and runs them. `report` writes every message.
 //!
 //! A room imports only rooms that come before it: `process`, `terminal`, `report`, `args`, `parse`, `owner`,
-//! `changes`, `config`, `policy`, `host`, `manifest`, `session`, `run`, `mcp`. On macOS, `macos` is in the
-//! place of `owner` and of the last four. `linux` and `macos` choose the room of each command.
+//! `changes`, `config`, `policy`, `host`, `image`, `manifest`, `session`, `run`, `mcp`. On macOS, `macos` is
+//! in the place of `owner` and of the last five. `linux` and `macos` choose the room of each command.
 
 // Only Linux's rooms use some of what the others have.
 #![cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "for Linux's rooms"))]
@@ -16,6 +16,8 @@ mod args;
 mod changes;
 mod config;
 mod host;
+#[cfg(target_os = "linux")]
+mod image;
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "macos")]
@@ -62,6 +64,11 @@ pub fn kennel() -> ExitCode {
 /// The whole of `kennel-mcp`, which takes the words of `kennel mcp`.
 pub fn mcp() -> ExitCode {
     start(system::mcp)
+}
+
+/// The whole of `kennel-image`, which takes the words of `kennel image`.
+pub fn image() -> ExitCode {
+    start(system::image)
 }
 
 /// The whole of `kennel-connector`, which takes the words of `kennel connector`.

@@ -30,6 +30,7 @@ pub(crate) fn dispatch(verb: Verb) -> Result<ExitCode, Error> {
         Verb::Discard(part) => review::discard(&part),
         Verb::Op(op) => op::op(&op),
         Verb::Connector { .. } => beside::execute(&beside::CONNECTOR),
+        Verb::Image { .. } => beside::execute(&beside::IMAGE),
         Verb::Probe(probe) => probe::probe(&probe),
         Verb::Policy { action } => policy::policy(&action),
         Verb::Cache { action } => cache::cache(&action),
@@ -47,6 +48,14 @@ pub(crate) fn mcp(verb: Verb) -> Result<ExitCode, Error> {
     match verb {
         Verb::Mcp(arguments) => crate::mcp::mcp(&arguments),
         _ => Err(beside::wrong_words("mcp")),
+    }
+}
+
+/// Runs `kennel image`, in the executable `kennel-image`.
+pub(crate) fn image(verb: Verb) -> Result<ExitCode, Error> {
+    match verb {
+        Verb::Image { action } => crate::image::image(&action),
+        _ => Err(beside::wrong_words("image")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `kennel mcp` and `kennel connector` execute what is beside `kennel`, and nothing else.
+//! `kennel mcp`, `kennel image` and `kennel connector` execute what is beside `kennel`, and nothing else.
 
 use std::{
     fs::{self, Permissions},
@@ -8,7 +8,8 @@ use std::{
 };
 
 use crate::support::{
-    TempDir, copy_program, kennel_mcp_path, kennel_path, stderr, stdout, workspace, write_program,
+    TempDir, copy_program, kennel_image_path, kennel_mcp_path, kennel_path, stderr, stdout, workspace,
+    write_program,
 };
 
 /// A directory with `kennel`, and programs that say which they are, who they are and what they were given.
@@ -27,10 +28,11 @@ fn said_by(program: &Path) {
 
 #[test]
 fn the_program_is_the_same_process_with_the_same_words_and_streams() {
-    let place = place(&["kennel-mcp", "kennel-connector"]);
+    let place = place(&["kennel-mcp", "kennel-image", "kennel-connector"]);
     for words in [
         &["mcp", "--net", "none"][..],
         &["--color", "never", "mcp", "-q"],
+        &["image", "list"],
         &["connector", "check", "x.wasm", "--manifest", "m.toml"],
     ] {
         let mut command = Command::new(place.path().join("kennel"));
@@ -39,7 +41,11 @@ fn the_program_is_the_same_process_with_the_same_words_and_streams() {
         let pid = child.id();
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"input\n").unwrap();
         let output = child.wait_with_output().unwrap();
-        let program = if words[0] == "connector" { "kennel-connector" } else { "kennel-mcp" };
+        let program = match words[0] {
+            "connector" => "kennel-connector",
+            "image" => "kennel-image",
+            _ => "kennel-mcp",
+        };
         let expected = format!("{program} {pid} {}\ninput", words.join(" "));
         assert_eq!((stdout(&output), stderr(&output)), (expected, String::new()));
         assert_eq!(output.status.code(), Some(7));
@@ -51,11 +57,12 @@ fn a_program_that_is_missing_is_named_with_its_package() {
     let place = place(&[]);
     // Another one is in reach.
     let other = TempDir::new("kennel-beside-", "/tmp");
-    for program in ["kennel-mcp", "kennel-connector"] {
+    for program in ["kennel-mcp", "kennel-image", "kennel-connector"] {
         said_by(&other.path().join(program));
     }
     for (words, program, remedy) in [
         (&["mcp"][..], "kennel-mcp", "--path crates/cli"),
+        (&["image", "df"], "kennel-image", "--path crates/cli"),
         (&["connector", "compile", "x.wasm"], "kennel-connector", "--path crates/cli --features wasm"),
     ] {
         let mut command = Command::new(place.path().join("kennel"));
@@ -86,9 +93,11 @@ fn nothing_is_executed_where_everybody_may_put_a_program() {
 #[test]
 fn what_is_beside_kennel_does_nothing_else() {
     let dir = workspace();
-    for words in [&["run", "true"][..], &["probe"]] {
-        let output = Command::new(kennel_mcp_path()).args(words).current_dir(dir.path()).output().unwrap();
-        let said = "kennel: program `kennel-mcp`: `kennel mcp` starts it";
-        assert_eq!((output.status.code(), stderr(&output)), (Some(125), said.to_owned()));
+    for (program, verb) in [(kennel_mcp_path(), "mcp"), (kennel_image_path(), "image")] {
+        for words in [&["run", "true"][..], &["probe"]] {
+            let output = Command::new(&program).args(words).current_dir(dir.path()).output().unwrap();
+            let said = format!("kennel: program `kennel-{verb}`: `kennel {verb}` starts it");
+            assert_eq!((output.status.code(), stderr(&output)), (Some(125), said));
+        }
     }
 }

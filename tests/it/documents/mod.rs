@@ -11,6 +11,7 @@
 //! | `<!-- prepare:`, lines of bash, `-->` | runs first, in the same shell; processes that it leaves running are ended afterwards |
 //! | `<!-- needs: user -->` | skipped for root; the second pass runs it |
 //! | `<!-- needs: cgroup2 -->` | skipped if no cgroup can hold limits |
+//! | `<!-- needs: images -->` | skipped if the file system of /tmp cannot hold layers of images |
 //! | `<!-- needs: overlay -->` | skipped if the kernel supports no overlay in memory |
 //! | `<!-- needs: PROGRAM -->` | skipped if the program is not on PATH |
 //!
@@ -56,6 +57,7 @@ documents! {
     from_bwrap: "docs/from-bwrap.md",
     git: "docs/git.md",
     hosts: "docs/hosts.md",
+    images: "docs/images.md",
     inspect: "docs/inspect.md",
     limits: "docs/limits.md",
     macos: "docs/macos.md",
@@ -100,6 +102,7 @@ fn is_provided(test: &str, file: &str, block: &Block) -> bool {
     let missing = block.needs.iter().find(|need| match need.as_str() {
         "user" => is_left_to_user(test),
         "cgroup2" => !crate::launch::cgroups::has_groups(),
+        "images" => !crate::image::can_hold_layers(),
         "overlay" => !crate::overlay::available(),
         program => !has(program),
     });

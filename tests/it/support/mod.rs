@@ -62,6 +62,11 @@ pub fn kennel_mcp_path() -> PathBuf {
     kennel_path().with_file_name("kennel-mcp")
 }
 
+/// What `kennel image` executes. It is beside `kennel`.
+pub fn kennel_image_path() -> PathBuf {
+    kennel_path().with_file_name("kennel-image")
+}
+
 /// The program that makes attempts inside. `cargo test` builds it as an example.
 pub fn payload_path() -> PathBuf {
     env::var_os("KENNEL_PAYLOAD")

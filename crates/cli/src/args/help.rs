@@ -198,3 +198,59 @@ Examples:
 Kennel uses a kennel.toml only while it is exactly what you trusted, because commands can write to a workspace.
 
 Exit status: 0 on success, with --show only if the file is trusted, else 1; 125 if there is no usable file.";
+
+pub(crate) const IMAGE: &str = "\
+Examples:
+  docker save python:3.12 | kennel image import -
+  kennel image import ./debian --name debian:12
+                              a directory, as debootstrap makes it
+  kennel image list
+  kennel image prune --unused-for 30d
+
+Images are in $XDG_DATA_HOME/kennel/images, or ~/.local/share/kennel/images; KENNEL_IMAGES names another directory. They \
+belong to you, and no daemon is needed.
+
+Exit status: 0 on success, 125 on failure.";
+
+pub(crate) const IMAGE_IMPORT: &str = "\
+Examples:
+  docker save python:3.12 | kennel image import -
+  skopeo copy docker://debian:12 oci-archive:debian.tar:debian:12
+  kennel image import debian.tar
+  kennel image import ./rootfs --name mine:1
+  curl -L https://example.com/rootfs.tar.xz | xz -d | kennel image import - --name mine:2
+
+Compression may be gzip or zstd. Of several platforms, that of this machine is taken. Left out, with a note: set-id bits, \
+file capabilities, device nodes. Nothing is taken if anything is wrong.
+
+Exit status: 0 if the image is there; 125 if it is not.";
+
+pub(crate) const IMAGE_REMOVE: &str = "\
+Examples:
+  kennel image remove python:3.12
+  kennel image remove sha256:1f2e3d
+
+A name that cannot be removed does not keep the others from it.
+
+Exit status: 0 if all are removed; 125 if one is not.";
+
+pub(crate) const IMAGE_PRUNE: &str = "\
+Examples:
+  kennel image prune          images without a name, layers that no image has, what a killed import has left
+  kennel image prune --unused-for 30d
+                              also images that nothing has used for 30 days
+
+Nothing that a running sandbox uses is removed.
+
+Exit status: 0 on success, also if there was nothing to remove; 125 on failure.";
+
+pub(crate) const IMAGE_EXPORT: &str = "\
+Examples:
+  kennel image export python:3.12 python.tar
+  kennel image export python:3.12 - | skopeo copy oci-archive:/dev/stdin docker-daemon:python:3.12
+  kennel image export mine:1 - | gzip > mine.tar.gz
+
+The archive holds the layers as they are in the store, uncompressed. So its digest is another one than that of the archive \
+which was imported.
+
+Exit status: 0 if the archive is complete; 125 if it is not.";

@@ -5,6 +5,7 @@ pub(crate) mod changes;
 pub(crate) mod config;
 pub(crate) mod help;
 pub(crate) mod host;
+pub(crate) mod image;
 pub(crate) mod manifest;
 pub(crate) mod owner;
 pub(crate) mod policy;
@@ -19,6 +20,7 @@ use crate::terminal::style::When;
 use changes::{CommitArguments, Diff, Part};
 use config::{InitArguments, TrustArguments};
 use host::{AuditAction, CacheAction, Probe};
+use image::ImageAction;
 use manifest::Op;
 use policy::PolicyAction;
 use run::Run;
@@ -86,6 +88,12 @@ pub(crate) enum Verb {
     Connector {
         #[command(subcommand)]
         action: manifest::Action,
+    },
+    /// Keep images, which are root file systems for sandboxes: import, list, remove, export.
+    #[command(after_help = help::IMAGE)]
+    Image {
+        #[command(subcommand)]
+        action: ImageAction,
     },
     /// Test what this machine enforces, and how to get the rest.
     Probe(Probe),

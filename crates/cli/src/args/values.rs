@@ -4,9 +4,11 @@ use std::{
     error,
     path::{Path, PathBuf},
     str::FromStr,
+    time::Duration,
 };
 
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
+use kennel::Span;
 
 const NO_HOME: &str = "HOME is not an absolute path; write the path in full";
 
@@ -29,6 +31,19 @@ pub(crate) fn count(text: &str) -> Result<u64, &'static str> {
 
 pub(crate) fn processors(text: &str) -> Result<f64, &'static str> {
     text.parse().map_err(|_| "write a number of processors, such as 1.5")
+}
+
+/// A time that may also have days: `30d`.
+pub(crate) fn span(text: &str) -> Result<Duration, String> {
+    const FORM: &str = "write a number with a unit, such as 30d, 12h or 10m";
+    let days = text.strip_suffix('d').map(|days| {
+        let seconds = days.parse::<u64>().ok()?.checked_mul(86_400).filter(|seconds| *seconds > 0)?;
+        Some(Duration::from_secs(seconds))
+    });
+    match days {
+        Some(days) => days.ok_or_else(|| FORM.to_owned()),
+        None => text.parse::<Span>().map(Span::duration).map_err(|_| FORM.to_owned()),
+    }
 }
 
 pub(crate) fn credential(text: &str) -> Result<(String, PathBuf), String> {
@@ -82,6 +97,16 @@ fn expand_each(text: &str, home: Option<&Path>) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_may_have_days() {
+        for (typed, seconds) in [("30d", 30 * 86_400), ("1d", 86_400), ("12h", 43_200), ("90s", 90)] {
+            assert_eq!(span(typed), Ok(Duration::from_secs(seconds)), "{typed}");
+        }
+        for typed in ["", "d", "0d", "-1d", "1.5d", "30 d", "99999999999999999d", "0s", "month"] {
+            assert!(span(typed).is_err_and(|said| said.contains("30d")), "{typed}");
+        }
+    }
 
     #[test]
     fn a_leading_tilde_is_the_home_directory() {

@@ -5,6 +5,7 @@
 //! (`trust`). The directory of the user's files, `~/.config/kennel`, stays read-only in every sandbox.
 
 mod file;
+pub(crate) mod images;
 pub(crate) mod init;
 mod merge;
 pub(crate) mod rules;
@@ -101,7 +102,15 @@ fn of_user(name: &str, place: &Workspace) -> Result<Option<Layer>, Error> {
     let Some(path) = path_of(name) else { return Ok(None) };
     let file = file::read(&path, Links::Followed, Owner::Caller);
     let file = file.map_err(|source| unusable(&path, source, "mend it, or run without it: --no-config"))?;
-    file.map(|file| Layer::parse(file, place.directory())).transpose()
+    let Some(mut file) = file else { return Ok(None) };
+    if name == DEFAULTS {
+        let text = images::without(&file.text);
+        if text.trim().is_empty() && !file.text.trim().is_empty() {
+            return Ok(None);
+        }
+        file.text = text.into_owned();
+    }
+    Layer::parse(file, place.directory()).map(Some)
 }
 
 /// The error for a name without a policy.

@@ -12,6 +12,7 @@ use toml_edit::{Array, DocumentMut, Item, TableLike, Value, table, value};
 
 use super::{
     file::{self, Links, Owner},
+    images,
     source::{DEFAULTS, Source, path_of, unusable},
 };
 use crate::args::policy::PolicyFlags;
@@ -39,7 +40,7 @@ pub(crate) fn add(path: &Path, rules: &[String]) -> Result<(), Error> {
     let found = file::read(path, Links::Followed, Owner::Caller).map_err(failed)?;
     let before = found.map_or_else(String::new, |found| found.text);
     let after = with_rules(&before, rules).map_err(|reason| failed(io::Error::other(reason)))?;
-    Policy::from_file_text(path, &after, Path::new("/"))?;
+    Policy::from_file_text(path, &images::without(&after), Path::new("/"))?;
     write(path, &after).map_err(failed)
 }
 

@@ -41,6 +41,7 @@ pub(crate) fn dispatch(verb: Verb) -> Result<ExitCode, Error> {
         Verb::Op(_) => Err(command("op")),
         Verb::Connector { .. } => Err(command("connector")),
         Verb::Cache { .. } => Err(command("cache")),
+        Verb::Image { .. } => Err(command("image")),
         Verb::Mcp(_) => Err(command("mcp")),
     }
 }
@@ -48,6 +49,11 @@ pub(crate) fn dispatch(verb: Verb) -> Result<ExitCode, Error> {
 /// Refuses `kennel-mcp`.
 pub(crate) fn mcp(_verb: Verb) -> Result<ExitCode, Error> {
     Err(command("mcp"))
+}
+
+/// Refuses `kennel-image`.
+pub(crate) fn image(_verb: Verb) -> Result<ExitCode, Error> {
+    Err(command("image"))
 }
 
 /// Refuses `kennel-connector`.

@@ -1,7 +1,7 @@
 //! The variables and files that the manual pages list.
 
 /// Variables that Kennel itself obeys, for the manual pages.
-pub(super) const ENVIRONMENT: [(&str, &str); 16] = [
+pub(super) const ENVIRONMENT: [(&str, &str); 18] = [
     ("HOME", "what ~/ means in flags and policy files, and the home that commands see, empty"),
     ("PATH", "where commands are searched, and which directories of programs are visible"),
     (
@@ -17,6 +17,8 @@ pub(super) const ENVIRONMENT: [(&str, &str); 16] = [
     ("XDG_CONFIG_HOME", "where your policies and git's configuration are, in place of ~/.config"),
     ("XDG_STATE_HOME", "where --overlay keeps changes, in place of ~/.local/state"),
     ("XDG_CACHE_HOME", "where caches are, and what --caches keep keeps of them, in place of ~/.cache"),
+    ("XDG_DATA_HOME", "where images are, in place of ~/.local/share"),
+    ("KENNEL_IMAGES", "the directory of images, in place of kennel/images there"),
     ("KUBERNETES_SERVICE_HOST", "set in a pod: remedies then name what a pod needs"),
     ("SUDO_UID", "for root: also the repositories of this user are the caller's, as for git"),
     (
@@ -30,7 +32,7 @@ pub(super) const ENVIRONMENT: [(&str, &str); 16] = [
 ];
 
 /// Files that Kennel reads and writes by itself, for the manual pages.
-pub(super) const FILES: [(&str, &str); 8] = [
+pub(super) const FILES: [(&str, &str); 9] = [
     ("kennel.toml", "in the workspace: its policy, which counts once `kennel trust` has taken its text"),
     (
         "$XDG_CONFIG_HOME/kennel/config.toml, or ~/.config/kennel/config.toml",
@@ -44,6 +46,7 @@ pub(super) const FILES: [(&str, &str); 8] = [
         "what commands added to caches, with --caches keep",
     ),
     ("$XDG_STATE_HOME/kennel/changes, or ~/.local/state/kennel/changes", "what --overlay keeps"),
+    ("$XDG_DATA_HOME/kennel/images, or ~/.local/share/kennel/images", "the store of kennel image"),
     ("/sys/fs/cgroup", "cgroups of commands with limits, where the system has delegated one"),
 ];
 

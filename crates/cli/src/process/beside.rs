@@ -33,6 +33,11 @@ pub(crate) const CONNECTOR: Executable = Executable {
              cargo install --locked --path crates/cli --features wasm",
 };
 
+pub(crate) const IMAGE: Executable = Executable {
+    name: "kennel-image",
+    remedy: "the package kennel-cli puts it beside kennel: cargo install --locked --path crates/cli",
+};
+
 /// A directory in which everybody may make files, and nobody may replace those of others.
 const SHARED: u32 = libc::S_ISVTX | 0o002;
 

@@ -1,0 +1,9 @@
+//! `kennel image`: what becomes of archives and directories, and of the store of images.
+
+mod commands;
+mod fixtures;
+mod forms;
+mod hostile;
+mod shared;
+
+pub(crate) use fixtures::can_hold_layers;
