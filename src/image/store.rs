@@ -108,6 +108,14 @@ pub(crate) struct LockedImage {
     pub(crate) lock: Flock<File>,
 }
 
+/// The default place, by absolute paths in variables and by the home.
+fn default_path(set: impl Fn(&str) -> Option<PathBuf>, home: impl Fn() -> PathBuf) -> PathBuf {
+    set("KENNEL_IMAGES").unwrap_or_else(|| {
+        let data = set("XDG_DATA_HOME").unwrap_or_else(|| home().join(".local/share"));
+        data.join("kennel/images")
+    })
+}
+
 impl Store {
     /// The store in this directory. One that does not exist yet is empty; a writer makes it.
     ///
@@ -128,10 +136,12 @@ impl Store {
     /// As [`open`](Self::open).
     pub fn open_default() -> Result<Self, ImageError> {
         let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        Self::open(set("KENNEL_IMAGES").unwrap_or_else(|| {
-            let data = set("XDG_DATA_HOME").unwrap_or_else(|| Caller::current_home().join(".local/share"));
-            data.join("kennel/images")
-        }))
+        Self::open(default_path(set, Caller::current_home))
+    }
+
+    /// Where [`open_default`](Self::open_default) looks for the store of a caller.
+    pub(crate) fn path_of(caller: &Caller) -> PathBuf {
+        default_path(|name| caller.path_in(name), || caller.home.clone())
     }
 
     /// The directory.

@@ -102,6 +102,9 @@ fn refuse_keys(policy: &Policy) -> Result<(), PolicyError> {
     {
         return no("network.allow", rule, "macOS does not restrict the ports of the host's network");
     }
+    if let Some(image) = &policy.image {
+        return no("image", image, "macOS has no other root file system");
+    }
     if let Some(root) = &policy.root {
         return no("root", &root.display(), "macOS has no other root file system");
     }

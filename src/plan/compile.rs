@@ -337,11 +337,14 @@ fn put_walls(
 }
 
 /// The directory in which commands start: the policy's, resolved as a shell resolves a path; otherwise the
-/// workspace.
+/// workspace, or that of an image.
 fn start_directory(inputs: &Inputs<'_>, workspace: Option<&source::BindSource>) -> PathBuf {
     match &inputs.policy.cwd {
         Some(cwd) => inputs.caller.absolute(cwd),
-        None => workspace.map_or_else(|| "/".into(), |workspace| workspace.path.clone()),
+        None => match workspace {
+            Some(workspace) => workspace.path.clone(),
+            None => inputs.root.and_then(|root| root.directory()).unwrap_or_else(|| "/".into()),
+        },
     }
 }
 

@@ -79,6 +79,7 @@ pub(crate) fn emit(
     for (target, place) in first.chain(rest).chain(covers) {
         emitter.place(target, place)?;
     }
+    emitter.make_start_directory();
     let on_host = emitter.on_host;
     layers::detach(view, setup);
     setup.push(Protection::Root, &Step::PivotRoot {});
@@ -173,6 +174,17 @@ impl Emitter<'_> {
             self.setup.push(Protection::Root, &Step::RootLayer { lower });
         }
         self.setup.push(Protection::Root, &Step::Root {});
+    }
+
+    /// Makes the directory in which commands of an image start, if it is missing, as docker does.
+    fn make_start_directory(&mut self) {
+        let Some(directory) = self.view.root.as_ref().and_then(|root| root.directory()) else { return };
+        let directory = self.view.follow(&directory).into_owned();
+        if self.view.is_of_root(&directory) {
+            let mut above: Vec<&Path> = lexical::ancestors(&directory).collect();
+            above.pop();
+            above.into_iter().rev().for_each(|path| self.make_missing(path, 0o755));
+        }
     }
 
     /// The target is in another root: what is missing on the way to it, and the mount point, are made there.

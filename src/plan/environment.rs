@@ -17,6 +17,7 @@ use crate::policy::network::proxy_variables::{JAVA_OPTIONS, is_proxy_variable};
 use crate::report::error::{Error, KEPT_VARIABLE, VARIABLE};
 use crate::report::remedy::{SettingKey, remedy};
 use crate::view::inputs::{Inputs, Subject};
+use crate::view::root::OtherRoot;
 use crate::view::paths::source::exists;
 use crate::view::{Node, View, ViewEntry, certificates, toolchains};
 
@@ -87,8 +88,8 @@ fn keep_git_in_front(variables: &mut BTreeMap<OsString, OsString>) {
 /// PATH in another root that names none: docker's.
 const ROOT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The variables of another root: what terminals and languages of the caller need fits everywhere.
-fn base_of_root(inputs: &Inputs<'_>) -> BTreeMap<OsString, OsString> {
+/// The variables of another root: those of its image, over what terminals and languages of the caller need fits everywhere.
+fn base_of_root(inputs: &Inputs<'_>, root: &OtherRoot) -> BTreeMap<OsString, OsString> {
     let fits = |name: &OsStr| FIT_EVERYWHERE.iter().any(|kept| name == *kept) || is_locale(name);
     let mut variables = match inputs.policy.profile.meaning().knows_caller {
         true => inputs.caller.environment.clone(),
@@ -96,6 +97,7 @@ fn base_of_root(inputs: &Inputs<'_>) -> BTreeMap<OsString, OsString> {
     };
     variables.retain(|name, _| fits(name));
     variables.insert("PATH".into(), ROOT_PATH.into());
+    variables.extend(root.variables().map(|(name, value)| (name.into(), value.into())));
     variables
 }
 
@@ -103,8 +105,8 @@ fn base_of_root(inputs: &Inputs<'_>) -> BTreeMap<OsString, OsString> {
 const FIT_EVERYWHERE: &[&str] = &["COLORTERM", "LANG", "NO_COLOR", "TERM", "TZ"];
 
 fn base(inputs: &Inputs<'_>, view: &mut View) -> BTreeMap<OsString, OsString> {
-    if inputs.root.is_some() {
-        return base_of_root(inputs);
+    if let Some(root) = inputs.root {
+        return base_of_root(inputs, root);
     }
     if !inputs.policy.profile.meaning().knows_caller {
         let fixed =

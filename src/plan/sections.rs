@@ -34,7 +34,11 @@ pub(crate) fn setup_steps(
     let by_worker =
         |target: &Path, node: &Node| worker_mounts::is_mounted_by_worker(inputs, view, target, node);
     let on_host = emit::emit(inputs, view, &by_worker, &mut setup)?;
-    enforcement.set(Protection::Root, State::Enforced, "tmpfs root, only what is granted is visible");
+    let detail = match inputs.root {
+        Some(root) => format!("{}, and only what is granted is visible", root.words()),
+        None => "tmpfs root, only what is granted is visible".to_owned(),
+    };
+    enforcement.set(Protection::Root, State::Enforced, detail);
     if inputs.kind.is_session() {
         namespaces::lock_privileges(&mut setup);
         // With `explain`, each worker installs the whole filter. A refusal by the zygote's filter would hide

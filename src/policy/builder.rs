@@ -28,6 +28,22 @@ impl Policy {
         self.mount(Mount::ReadWrite { source: path.into(), target: None })
     }
 
+    /// Shows an image as the root file system, in place of the host's; see [`Policy::image`]. A workspace that is
+    /// only the default is not shown.
+    ///
+    /// ```
+    /// use kennel::Policy;
+    ///
+    /// let policy = Policy::default().image("python:3.12");
+    /// policy.validate()?;
+    /// # Ok::<(), kennel::report::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub fn image(mut self, reference: impl Into<String>) -> Self {
+        self.image = Some(reference.into());
+        self.without_default_workspace()
+    }
+
     /// Shows `directory` as the root file system, in place of the host's; see [`Policy::root`]. A workspace
     /// that is only the default is not shown.
     ///
@@ -41,6 +57,10 @@ impl Policy {
     #[must_use]
     pub fn root(mut self, directory: impl Into<PathBuf>) -> Self {
         self.root = Some(directory.into());
+        self.without_default_workspace()
+    }
+
+    fn without_default_workspace(mut self) -> Self {
         if self.workspace == Path::new(".") {
             self.workspace = PathBuf::new();
         }

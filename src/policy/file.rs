@@ -160,7 +160,7 @@ struct NamedKeys {
 /// With another root, there is a workspace only if the text names one.
 fn without_unnamed_workspace(policy: Policy, keys: impl Fn() -> Option<NamedKeys>) -> Policy {
     let is_unnamed = || keys().is_some_and(|keys| keys.workspace.is_none());
-    match policy.root.is_some() && is_unnamed() {
+    match policy.has_other_root() && is_unnamed() {
         true => Policy { workspace: PathBuf::new(), ..policy },
         false => policy,
     }

@@ -72,6 +72,10 @@ pub struct Policy {
     /// The directory the commands work on, visible at its own path. Default: `.`. An empty path stands for no
     /// workspace, which only a policy with another [`root`](Self::root) can have.
     pub workspace: PathBuf,
+    /// An image of the [store](crate::image::Store) that is the root file system in place of the host's, by its
+    /// name (`python:3.12`) or digest. All that [`root`](Self::root) says holds for it too; its user, variables
+    /// and directory are those of commands.
+    pub image: Option<String>,
     /// A directory that becomes the root file system in place of the host's: `None` shows the host's system.
     /// Commands can change all of it; their changes are in memory, end with the sandbox, and share
     /// [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size). Of the host nothing is shown but what
@@ -79,7 +83,7 @@ pub struct Policy {
     pub root: Option<PathBuf>,
     /// The user that commands are in another [`root`](Self::root), as its own `/etc/passwd` and `/etc/group`
     /// have it: `NAME`, `UID`, and `:GROUP` or `:GID` after it. Every file of the root that belongs to the
-    /// caller belongs to this user there. `None`: root.
+    /// caller belongs to this user there. `None`: the image's, or root.
     pub user: Option<String>,
     /// Files and directories that are visible, or hidden, in addition to the profile. The order does not
     /// matter.
@@ -172,6 +176,7 @@ impl Policy {
         Policy {
             profile,
             workspace: workspace.into(),
+            image: None,
             root: None,
             user: None,
             mounts: Vec::new(),
@@ -198,9 +203,14 @@ impl Policy {
         }
     }
 
+    /// Whether the root is not the host's.
+    pub(crate) fn has_other_root(&self) -> bool {
+        self.root.is_some() || self.image.is_some()
+    }
+
     /// Whether there is a workspace.
     pub(crate) fn has_workspace(&self) -> bool {
-        self.root.is_none() || !self.workspace.as_os_str().is_empty()
+        !self.has_other_root() || !self.workspace.as_os_str().is_empty()
     }
 
     /// Whether the commands of a session share their processes, mounts and IPC.

@@ -118,7 +118,7 @@ impl Policy {
 
     /// Checks what another root takes, and refuses settings that need the host's system or a workspace.
     fn check_root(&self) -> Result<(), PolicyError> {
-        let Some(root) = &self.root else {
+        if !self.has_other_root() {
             return match &self.user {
                 Some(user) => {
                     let reason =
@@ -127,8 +127,17 @@ impl Policy {
                 }
                 None => Ok(()),
             };
-        };
-        check_source("root", root, false)?;
+        }
+        match (&self.root, &self.image) {
+            (Some(_), Some(image)) => {
+                return Err(PolicyError::value("image", image, "there is another root already: keep one of the two"));
+            }
+            (Some(root), None) => check_source("root", root, false)?,
+            (None, Some(image)) if image.is_empty() => {
+                return Err(PolicyError::value("image", image, "write it as python:3.12, or a digest"));
+            }
+            (None, _) => {}
+        }
         if self.user.as_deref().is_some_and(|user| user.is_empty() || user.contains('\0')) {
             return Err(PolicyError::value("user", "", "write a name or a number"));
         }

@@ -63,6 +63,8 @@ words! {
     pub enum SettingKey {
         /// The profile.
         Profile = "profile",
+        /// An image as the root file system.
+        Image = "image",
         /// Another root file system.
         Root = "root",
         /// The user in another root.

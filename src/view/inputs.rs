@@ -139,7 +139,7 @@ pub(crate) struct OwnProgram {
 
 /// How PID 1 of this policy is started.
 pub(crate) fn spawn_options(policy: &Policy, host: &Host, caller: &Caller) -> SpawnOptions {
-    let overlays = policy.overlay.is_some() || policy.root.is_some() || may_have_layers(policy);
+    let overlays = policy.overlay.is_some() || policy.has_other_root() || may_have_layers(policy);
     SpawnOptions {
         users: users(policy, host, caller),
         overlays,
@@ -152,13 +152,13 @@ pub(crate) fn spawn_options(policy: &Policy, host: &Host, caller: &Caller) -> Sp
 /// Whether sandboxes of this policy may have layers.
 pub(crate) fn may_have_layers(policy: &Policy) -> bool {
     matches!(policy.caches, Caches::Private | Caches::Keep)
-        && policy.root.is_none()
+        && !policy.has_other_root()
         && policy.toolchains == Toolchains::Auto
         && policy.profile.meaning().knows_caller
 }
 
 fn merges_etc(policy: &Policy, host: &Host) -> bool {
-    host.etc_overlays && policy.root.is_none() && policy.profile.meaning().knows_caller
+    host.etc_overlays && !policy.has_other_root() && policy.profile.meaning().knows_caller
 }
 
 /// The id as which a sandbox of root opens files of /etc. Other callers have only their own: the kernel keeps

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::caller::{Caller, runtime_directory};
+use crate::image::Store;
 use crate::policy::secrets::{HOME_SECRETS, SYSTEM_SECRETS, is_secret_of};
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
@@ -63,7 +64,7 @@ fn existing(view: &View, inputs: &Inputs<'_>) -> Result<(Vec<BindSource>, Vec<Un
         .iter()
         .map(PathBuf::from)
         .chain(session_directories(inputs.caller))
-        .chain([cache_store::own_directory(inputs.caller)]);
+        .chain([cache_store::own_directory(inputs.caller), Store::path_of(inputs.caller)]);
     let shown = view.shown();
     let system_secrets = system_secrets.filter(|path| shown.has(path));
     let (mut secrets, mut ways) = (Vec::new(), Vec::new());

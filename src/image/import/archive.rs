@@ -1,5 +1,5 @@
-//! The members of a tar archive, found by their offsets, so that nothing of it is unpacked to the disk. It
-//! reads headers only, and follows links only from member to member.
+//! The members of a tar archive, found by their offsets, so that nothing of it is unpacked to the disk. It reads headers
+//! only, and follows links only from member to member.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,8 +17,8 @@ pub(super) const BLOCK: u64 = 512;
 /// The largest long name or set of PAX attributes, in bytes. Linux takes paths of 4,096.
 const MOST_EXTENSION: u64 = 1 << 20;
 
-/// The most members of an archive of images, which has a few for each layer.
-const MOST_MEMBERS: usize = 100_000;
+/// The most members of an archive. Those of images have a few for each layer.
+const MOST_MEMBERS: usize = 4_000_000;
 
 /// How many links lead from a name to its file.
 const MOST_LINKS: usize = 8;
@@ -96,22 +96,22 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Reads the headers of an archive. `None`: it has more members than any archive of images.
+    /// Reads the headers of an archive.
     ///
     /// # Errors
     /// It is no tar archive, it is cut, or it cannot be read.
-    pub(super) fn index(whole: Part) -> io::Result<Option<Self>> {
+    pub(super) fn index(whole: Part) -> io::Result<Self> {
         let mut members = HashMap::new();
         let mut headers = Headers { whole: whole.clone(), at: 0 };
         while let Some(entry) = headers.next_entry()? {
             if members.len() >= MOST_MEMBERS {
-                return Ok(None);
+                return Err(io::Error::other(format!("it has more than {MOST_MEMBERS} members")));
             }
             // What has no UTF-8 name is nothing that a manifest could name.
             let Some(name) = normal(&entry.name) else { continue };
             members.insert(name, entry.member);
         }
-        Ok(Some(Self { whole, members }))
+        Ok(Self { whole, members })
     }
 
     /// The content of a member, through links. `None`: there is no such file.

@@ -172,9 +172,7 @@ fn archive(part: Part, path: &Path) -> Result<Contents, ImportError> {
     if names_root(&part, &ROOT) {
         return Ok(Contents::Files(part));
     }
-    let Some(archive) = Archive::index(part.clone()).map_err(read(path))? else {
-        return Ok(Contents::Files(part));
-    };
+    let archive = Archive::index(part.clone()).map_err(read(path))?;
     if archive.is_empty() {
         return Err(other("an empty archive", None));
     }
@@ -183,8 +181,8 @@ fn archive(part: Part, path: &Path) -> Result<Contents, ImportError> {
     Ok(images(&members, &has)?.unwrap_or(Contents::Files(part)))
 }
 
-/// What a compressed archive is. Files of a root file system stay compressed: the store reads them as a
-/// stream. An archive of images is decompressed, so that its members can be found by offsets.
+/// What a compressed archive is. Files of a root file system stay compressed: the store reads them as a stream. An archive
+/// of images is decompressed, so that its members can be found by offsets.
 fn compressed(part: Part, path: &Path, spool: &Spool<'_>) -> Result<Contents, ImportError> {
     let mut plain = compression::decoder(part.clone()).map_err(read(path))?;
     let mut file = (spool.make)().map_err(read(Path::new("the store")))?;

@@ -51,7 +51,7 @@ impl View {
     }
 
     /// Whether another root has what is at `path`, and not a mount over it.
-    fn is_of_root(&self, path: &Path) -> bool {
+    pub(crate) fn is_of_root(&self, path: &Path) -> bool {
         let mount = self.mount_at(path).or_else(|| self.mount_above(path));
         mount.is_some_and(|(_, place)| matches!(place.node, Node::Root { .. }))
     }

@@ -1,4 +1,4 @@
-//! A root file system other than the host's: a directory of the caller.
+//! A root file system other than the host's: an image, or a directory of the caller.
 //!
 //! The root is an overlay, and commands can change all of it. Over it are the kernel's file systems, the
 //! devices, a few files about the sandbox, and what the policy grants. Of the host nothing else is shown.
@@ -10,16 +10,19 @@ pub(crate) mod user;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::caller::Caller;
 use crate::host::{Host, Version};
+use crate::image::{Image, ImageError, Store};
 use crate::policy::Policy;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
+use crate::report::failure::shown;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::report::shortage::of_path;
+use crate::sys::lexical::clean;
 use crate::view::paths::source::{BindSource, SourceKind};
 use crate::view::root::tree::{Found, LayerTree};
 use crate::view::root::user::RootUser;
@@ -35,6 +38,8 @@ pub(crate) struct OtherRoot {
     pub(crate) layers: Vec<BindSource>,
     pub(crate) user: RootUser,
     pub(crate) tree: LayerTree,
+    /// The image, which stays in its store while this lives.
+    pub(crate) image: Option<Image>,
 }
 
 impl OtherRoot {
@@ -43,12 +48,41 @@ impl OtherRoot {
     /// # Errors
     /// It is no directory, or has no such user; this host cannot mount it.
     pub(crate) fn find(policy: &Policy, host: &Host, caller: &Caller) -> Result<Option<Arc<Self>>, Error> {
-        let Some(given) = &policy.root else { return Ok(None) };
+        let (image, layers) = match (&policy.image, &policy.root) {
+            (Some(name), _) => {
+                let image = find_image(name, caller)?;
+                let layers = image.layers.iter().rev().map(|layer| layer_of_store(layer));
+                let layers = layers.collect::<Result<_, _>>()?;
+                (Some(image), layers)
+            }
+            (None, Some(given)) => (None, vec![directory(&caller.absolute(given), caller)?]),
+            (None, None) => return Ok(None),
+        };
         check_host(host)?;
-        let layers = vec![directory(&caller.absolute(given), caller)?];
-        let tree = LayerTree::new(layers.iter().map(|layer| layer.path.clone()));
-        let user = RootUser::of(policy.user.as_deref(), &tree)?;
-        Ok(Some(Arc::new(Self { layers, user, tree })))
+        let tree = LayerTree::new(layers.iter().map(|layer: &BindSource| layer.path.clone()));
+        let of_image = image.as_ref().and_then(|image| image.config.user.as_deref());
+        let user = RootUser::of(policy.user.as_deref().or(of_image), &tree)?;
+        Ok(Some(Arc::new(Self { layers, user, tree, image })))
+    }
+
+    /// The variables of an image: those with a name.
+    pub(crate) fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
+        let all = self.image.iter().flat_map(|image| &image.config.env);
+        all.filter_map(|variable| variable.split_once('=').filter(|(name, _)| !name.is_empty()))
+    }
+
+    /// The directory in which commands of an image start.
+    pub(crate) fn directory(&self) -> Option<PathBuf> {
+        let given = self.image.as_ref()?.config.working_dir.as_deref()?;
+        Some(clean(Path::new("/").join(given)))
+    }
+
+    /// What the root is, in the words of reports.
+    pub(crate) fn words(&self) -> String {
+        match (&self.image, self.layers.first()) {
+            (Some(image), _) => format!("image {}", image.digest),
+            (None, layer) => format!("directory {}", shown(layer.map_or(Path::new(""), |layer| &layer.path))),
+        }
     }
 
     /// What the root has at a path without links.
@@ -59,6 +93,19 @@ impl OtherRoot {
             Found::Link { .. } | Found::File { .. } => Some(SourceKind::File),
         }
     }
+}
+
+/// The image of that name in the caller's store.
+fn find_image(name: &str, caller: &Caller) -> Result<Image, Error> {
+    let found = Store::open(Store::path_of(caller))?.find(&name.parse()?)?;
+    found.ok_or_else(|| ImageError::NotFound { name: name.to_owned() }.into())
+}
+
+/// A layer of the store, which other users cannot enter.
+fn layer_of_store(path: &Path) -> Result<BindSource, Error> {
+    BindSource::resolve(path).map_err(|source| {
+        Error::from(ImageError::Io { what: "look at a layer of the image store", path: path.to_owned(), source })
+    })
 }
 
 fn check_host(host: &Host) -> Result<(), Error> {

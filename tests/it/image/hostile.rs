@@ -97,9 +97,6 @@ fn what_was_changed_is_refused() {
     other.layers.swap(0, 1);
     let said = images.refused(&["import", &images.file("swapped", other.docker_archive(&[]))]);
     assert!(said.contains("diff id"), "{said}");
-    let many = Image::new(vec![Tar::new().file("etc/a", "").bytes(); 501]);
-    let said = images.refused(&["import", &images.file("many", many.docker_archive(&[]))]);
-    assert!(said.contains("501 layers, and overlayfs takes 500"), "{said}");
     other.layers.pop();
     let said = images.refused(&["import", &images.file("fewer", other.docker_archive(&[]))]);
     assert!(said.contains("2 diff ids for 1 layers"), "{said}");
@@ -200,7 +197,7 @@ fn what_cannot_be_read_is_named() {
         return;
     }
     let file = images.file("closed", "x");
-    fs::set_permissions(&file, Permissions::from_mode(0o000)).unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0)).unwrap();
     let said = images.refused(&["import", &file]);
     assert!(said.contains(&format!("read {file}: Permission denied")), "{said}");
 }

@@ -33,6 +33,12 @@ pub(crate) struct PolicyFlags {
     /// Read neither kennel.toml nor ~/.config/kennel/config.toml.
     #[arg(long)]
     pub(crate) no_config: bool,
+    /// Use IMAGE as the root file system, instead of the host's.
+    ///
+    /// Its user, variables and directory are those of commands, and all that --root says holds for it too. See
+    /// kennel image.
+    #[arg(long, value_name = "IMAGE", help_heading = "View", conflicts_with = "root")]
+    pub(crate) image: Option<String>,
     /// Use DIR as the root file system, instead of the host's.
     ///
     /// Commands are root there, unless --user says otherwise, and can change all of it: the changes are in
@@ -214,6 +220,13 @@ pub(crate) struct PolicyFlags {
     /// Names the protection and the flag that would allow it. The command runs slower.
     #[arg(long)]
     pub(crate) explain: bool,
+}
+
+impl PolicyFlags {
+    /// Whether a flag names another root than the host's.
+    pub(crate) fn names_root(&self) -> bool {
+        self.root.is_some() || self.image.is_some()
+    }
 }
 
 /// The profiles with what each means.

@@ -56,9 +56,13 @@ pub(crate) struct Run {
     /// records are still reported.
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// Execute PROGRAM in place of the entry point of the image, without its default arguments.
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) entrypoint: Option<OsString>,
     /// The command and its arguments.
     ///
-    /// It begins at the first word that is no flag. A `--` before it says the same.
-    #[arg(trailing_var_arg = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
+    /// It begins at the first word that is no flag. A `--` before it says the same. With an image they are the
+    /// arguments of its entry point, in place of the default ones.
+    #[arg(trailing_var_arg = true, required_unless_present_any = ["image", "policy"], value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }

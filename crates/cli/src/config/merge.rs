@@ -27,7 +27,7 @@ impl Layer {
         // What is a policy is a table.
         let keys = toml::from_str(&file.text).unwrap_or_default();
         let mut layer = Self { file: file.path, policy, keys };
-        if !layer.has("workspace") && layer.policy.root.is_none() {
+        if !layer.has("workspace") && !layer.has("root") && !layer.has("image") {
             layer.policy.workspace = Policy::default().workspace;
         }
         Ok(layer)

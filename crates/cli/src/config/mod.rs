@@ -86,7 +86,7 @@ pub(crate) fn start_from(policy: Option<&Path>, flags: &PolicyFlags) -> Result<S
     let files = layers.into_iter().map(|layer| (layer.file, layer.policy)).collect();
     let is_shown = names_workspace
         || flags.workspace.is_some()
-        || flags.root.as_ref().or(policy.root.as_ref()).is_none();
+        || !(flags.names_root() || policy.root.is_some() || policy.image.is_some());
     let below = match is_shown {
         true => place.widen(&mut policy, names_workspace),
         false => {

@@ -24,7 +24,10 @@ pub(crate) fn with_flags(start: Start, flags: &PolicyFlags) -> Result<Policy, Er
     let Start { mut policy, below, .. } = start;
     set(&mut policy.profile, flags.profile);
     set(&mut policy.workspace, flags.workspace.clone());
-    policy.root = flags.root.clone().or(policy.root);
+    // A flag replaces the root of a file, of whatever kind.
+    if flags.names_root() {
+        (policy.root, policy.image) = (flags.root.clone(), flags.image.clone());
+    }
     policy.user = flags.user.clone().or(policy.user);
     set(&mut policy.toolchains, flags.toolchains);
     set(&mut policy.caches, flags.caches);

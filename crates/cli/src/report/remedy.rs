@@ -34,6 +34,7 @@ fn flag(setting: &Setting) -> String {
 fn words(key: SettingKey) -> &'static str {
     match key {
         Profile => "--profile",
+        Image => "--image",
         Root => "--root",
         User => "--user",
         Workspace => "--workspace",

@@ -5,9 +5,13 @@ mod ask;
 mod learn;
 mod streams;
 
-use std::{ffi::OsStr, os::unix::process::ExitStatusExt, process::ExitCode, time::Duration};
+use std::{ffi::OsString, os::unix::process::ExitStatusExt, process::ExitCode, time::Duration};
 
-use kennel::{Error, Outcome, Policy, Sandbox, Session, report::Report};
+use kennel::{
+    Error, Outcome, Policy, Sandbox, Session,
+    image::{ImageConfig, ImageError, Store},
+    report::{PolicyError, Report},
+};
 
 use crate::{
     args::run::Run,
@@ -87,7 +91,8 @@ fn confine(run: &Run) -> Result<Finished, Error> {
     let learning = file.map(|file| Learning::begin(file, run, &mut policy)).transpose()?;
     let prompt = run.ask.then(|| Prompt::open(&run.policy, &mut policy)).transpose()?;
     let choice = Choice::of(run, &mut policy)?;
-    let program = run.command.first().ok_or(Error::NotFound { program: String::new() })?;
+    let words = words(run, &policy)?;
+    let (program, arguments) = words.split_first().ok_or_else(no_command)?;
     let mut confinement = match (choice, &prompt) {
         (Some(choice), _) => Confinement::Session(choice),
         (None, prompt) => {
@@ -103,13 +108,15 @@ fn confine(run: &Run) -> Result<Finished, Error> {
     let mut finished = runtime.block_on(async {
         match &mut confinement {
             Confinement::Sandbox(sandbox) => {
-                let ended = until_outcome(run, &policy, prompt.as_ref(), sandbox.command(program)).await;
+                let mut command = sandbox.command(program);
+                command.args(arguments);
+                let ended = until_outcome(run, &policy, prompt.as_ref(), command).await;
                 // Remove the cgroup before this process ends.
                 sandbox.shutdown().await;
                 Ok(Finished { outcome: ended?, settled: Ok(Settled::default()), learned: Ok(None) })
             }
             Confinement::Session(choice) => {
-                in_session(run, &policy, prompt.as_ref(), learning.as_ref(), choice, program).await
+                in_session(run, &policy, prompt.as_ref(), learning.as_ref(), choice, &words).await
             }
         }
     });
@@ -124,6 +131,29 @@ fn confine(run: &Run) -> Result<Finished, Error> {
     finished
 }
 
+/// The program and its arguments. With an image, its entry point comes first, and its default arguments where
+/// none are given.
+fn words(run: &Run, policy: &Policy) -> Result<Vec<OsString>, Error> {
+    let after = |first: Vec<OsString>| first.into_iter().chain(run.command.iter().cloned()).collect();
+    let Some(name) = policy.image.as_ref().filter(|_| run.entrypoint.is_none()) else {
+        return Ok(after(run.entrypoint.iter().cloned().collect()));
+    };
+    let image = Store::open_default()?.find(&name.parse()?)?;
+    let ImageConfig { entrypoint, cmd, .. } =
+        image.ok_or_else(|| ImageError::NotFound { name: name.clone() })?.config;
+    let mut words = entrypoint;
+    if run.command.is_empty() {
+        words.extend(cmd);
+    }
+    Ok(after(words.into_iter().map(OsString::from).collect()))
+}
+
+/// The error for a run without a program.
+fn no_command() -> Error {
+    let reason = "no program is given, and no image names one: write it after the flags";
+    PolicyError::Value { key: "command".to_owned(), value: String::new(), reason: reason.to_owned() }.into()
+}
+
 /// Runs the command in a session and settles its changes.
 async fn in_session(
     run: &Run,
@@ -131,7 +161,7 @@ async fn in_session(
     prompt: Option<&Prompt>,
     learning: Option<&Learning>,
     choice: &mut Choice,
-    program: &OsStr,
+    words: &[OsString],
 ) -> Result<Finished, Error> {
     start_blocking_thread().await?;
     let prepare = async |policy: &Policy| {
@@ -144,7 +174,10 @@ async fn in_session(
         progress::awaiting("preparing the sandbox", builder.prepare()).await
     };
     let session = choice.prepare(policy, prepare).await?;
-    let mut ended = until_outcome(run, policy, prompt, session.command(program)).await;
+    let (program, arguments) = words.split_first().ok_or_else(no_command)?;
+    let mut command = session.command(program);
+    command.args(arguments);
+    let mut ended = until_outcome(run, policy, prompt, command).await;
     let settled = match &mut ended {
         Ok(outcome) => progress::awaiting("looking at the changes", choice.settle(&session, outcome)).await,
         Err(_) => None,

@@ -41,7 +41,6 @@ pub(super) async fn until_outcome(
     prompt: Option<&Prompt>,
     mut command: Command,
 ) -> Result<Outcome, Error> {
-    command.args(run.command.iter().skip(1));
     command.hints(!run.quiet && (policy.explain || io::stderr().is_terminal()));
     let reasons = PipeReasons { capped: policy.limits.output.is_some(), reported: run.json.is_some() };
     let takes_keys = run.tty || run.ask;
