@@ -17,13 +17,19 @@ pub(crate) mod blob;
 #[cfg(feature = "image")]
 pub(crate) mod collect;
 #[cfg(feature = "image")]
+pub(crate) mod extension;
+#[cfg(feature = "image")]
 pub(crate) mod fault;
 #[cfg(feature = "image")]
 pub(crate) mod layer;
 #[cfg(feature = "image")]
 pub(crate) mod limits;
 #[cfg(feature = "image")]
+pub(crate) mod new_layer;
+#[cfg(feature = "image")]
 pub(crate) mod tree;
+#[cfg(feature = "image")]
+pub(crate) mod work;
 #[cfg(feature = "image")]
 pub(crate) mod writer;
 
