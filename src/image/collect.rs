@@ -1,7 +1,8 @@
 //! Removing from the store: names, images, layers that no image has, and what killed processes left.
 //!
-//! A layer is removed only by who has its lock for itself and then finds no image with it. Who imports holds a shared
-//! lock on each layer until the image is in place, and who uses an image holds one on the image.
+//! A layer is removed only by who has its lock for itself and then finds no image with it. Who imports
+//! holds a shared lock on each layer until the image is in place, and who uses an image holds one on the
+//! image.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +16,8 @@ use crate::image::digest::Digest;
 use crate::image::layer::{LayerLock, LayerRecord};
 use crate::image::reference::Reference;
 use crate::image::store::{ImageRecord, LAYERS, RECORD_SUFFIX, Store, file_names, read_record};
-use crate::image::writer::{StoreWriter, TEMPORARY, WorkDirectory, remove_tree};
+use crate::image::work::{TEMPORARY, WorkDirectory, remove_tree};
+use crate::image::writer::StoreWriter;
 use crate::report::error::image::ImageError;
 
 /// What was removed.
@@ -51,8 +53,8 @@ pub struct StoreUsage {
 }
 
 impl StoreWriter {
-    /// Removes a name, and its image if it was the last one; or, by its digest, an image with all its names. Then
-    /// removes the layers that no image has any more.
+    /// Removes a name, and its image if it was the last one; or, by its digest, an image with all its
+    /// names. Then removes the layers that no image has any more.
     ///
     /// # Errors
     /// There is no such image, or somebody uses it. Then nothing was removed.
@@ -70,8 +72,8 @@ impl StoreWriter {
         Ok(pruned)
     }
 
-    /// Removes images without a name and, with a time, those that nobody has used for so long; then layers that no
-    /// image has. What somebody uses stays.
+    /// Removes images without a name and, with a time, those that nobody has used for so long; then layers
+    /// that no image has. What somebody uses stays.
     ///
     /// # Errors
     /// The store cannot be read or written.

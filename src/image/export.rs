@@ -1,5 +1,5 @@
-//! An image of the store as an archive: an OCI image layout with the names, and the list that `docker load` reads. Layers
-//! are written as they are in the store, uncompressed.
+//! An image of the store as an archive: an OCI image layout with the names, and the list that `docker load`
+//! reads. Layers are written as they are in the store, uncompressed.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -30,8 +30,8 @@ const CHUNK: usize = 1 << 17;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Exported {
-    /// The digest of the configuration in the archive. It is another one than that of the image in the store, because
-    /// layers that were unpacked have other archives than before.
+    /// The digest of the configuration in the archive. It is another one than that of the image in the store,
+    /// because layers that were unpacked have other archives than before.
     pub digest: Digest,
     /// The digest of the manifest, by which registries will know the image.
     pub manifest: Digest,
@@ -64,7 +64,8 @@ pub fn export(image: &Image, names: &[Reference], to: &mut dyn Write) -> Result<
     }));
     let manifest_digest = Digest::of(&manifest);
     let mut archive = Writer { to, size: 0 };
-    // Without these entries, skopeo makes the directories itself and gives them to root, which fails for everybody else.
+    // Without these entries, skopeo makes the directories itself and gives them to root, which fails for
+    // everybody else.
     archive.header("blobs/", EntryType::Directory, 0)?;
     archive.header("blobs/sha256/", EntryType::Directory, 0)?;
     archive.file("oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#)?;

@@ -19,6 +19,8 @@ pub(crate) mod collect;
 #[cfg(feature = "image")]
 pub(crate) mod export;
 #[cfg(feature = "image")]
+pub(crate) mod extension;
+#[cfg(feature = "image")]
 pub(crate) mod fault;
 #[cfg(feature = "image")]
 pub(crate) mod import;
@@ -29,9 +31,13 @@ pub(crate) mod layer_summary;
 #[cfg(feature = "image")]
 pub(crate) mod limits;
 #[cfg(feature = "image")]
+pub(crate) mod new_layer;
+#[cfg(feature = "image")]
 pub(crate) mod tree;
 #[cfg(feature = "image")]
 pub(crate) mod tree_archive;
+#[cfg(feature = "image")]
+pub(crate) mod work;
 #[cfg(feature = "image")]
 pub(crate) mod writer;
 

@@ -1,5 +1,6 @@
-//! A directory as the tar archive of a layer: of a root file system that somebody has made, and of a layer in the store,
-//! whose whiteouts become `.wh.` entries. It changes nothing, follows no link, and stays on one file system.
+//! A directory as the tar archive of a layer: of a root file system that somebody has made, and of a layer in
+//! the store, whose whiteouts become `.wh.` entries. It changes nothing, follows no link, and stays on one
+//! file system.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr, OsString};
@@ -34,7 +35,8 @@ const MOST_LEVELS: usize = 1_000;
 /// What the marks of overlayfs in a directory mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Marks {
-    /// Nothing: it is a root file system. A file whose name begins with `.wh.` is left out, because a layer cannot hold it.
+    /// Nothing: it is a root file system. A file whose name begins with `.wh.` is left out, because a layer
+    /// cannot hold it.
     Ignored,
     /// What they mean to overlayfs: it is a layer.
     Kept,
@@ -175,7 +177,8 @@ impl TreeArchive {
         Ok(())
     }
 
-    /// The names in a directory, the first one last. None are taken from where another file system is mounted.
+    /// The names in a directory, the first one last. None are taken from where another file system is
+    /// mounted.
     fn names(&self, directory: &OwnedFd, path: &[u8], found: &FileStat) -> Result<Vec<CString>, TreeError> {
         let failed = self.failed(path);
         if found.st_dev != self.device {

@@ -17,8 +17,8 @@ use crate::policy::network::proxy_variables::{JAVA_OPTIONS, is_proxy_variable};
 use crate::report::error::{Error, KEPT_VARIABLE, VARIABLE};
 use crate::report::remedy::{SettingKey, remedy};
 use crate::view::inputs::{Inputs, Subject};
-use crate::view::root::OtherRoot;
 use crate::view::paths::source::exists;
+use crate::view::root::OtherRoot;
 use crate::view::{Node, View, ViewEntry, certificates, toolchains};
 
 /// Variables of the caller that a program by manifest gets, beside `LC_*`: the manifest lists all others.
@@ -88,7 +88,8 @@ fn keep_git_in_front(variables: &mut BTreeMap<OsString, OsString>) {
 /// PATH in another root that names none: docker's.
 const ROOT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The variables of another root: those of its image, over what terminals and languages of the caller need fits everywhere.
+/// The variables of another root: those of its image, over what terminals and languages of the caller need
+/// fits everywhere.
 fn base_of_root(inputs: &Inputs<'_>, root: &OtherRoot) -> BTreeMap<OsString, OsString> {
     let fits = |name: &OsStr| FIT_EVERYWHERE.iter().any(|kept| name == *kept) || is_locale(name);
     let mut variables = match inputs.policy.profile.meaning().knows_caller {

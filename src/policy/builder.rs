@@ -28,8 +28,8 @@ impl Policy {
         self.mount(Mount::ReadWrite { source: path.into(), target: None })
     }
 
-    /// Shows an image as the root file system, in place of the host's; see [`Policy::image`]. A workspace that is
-    /// only the default is not shown.
+    /// Shows an image as the root file system, in place of the host's; see [`Policy::image`]. A workspace
+    /// that is only the default is not shown.
     ///
     /// ```
     /// use kennel::Policy;

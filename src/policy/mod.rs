@@ -72,9 +72,9 @@ pub struct Policy {
     /// The directory the commands work on, visible at its own path. Default: `.`. An empty path stands for no
     /// workspace, which only a policy with another [`root`](Self::root) can have.
     pub workspace: PathBuf,
-    /// An image of the [store](crate::image::Store) that is the root file system in place of the host's, by its
-    /// name (`python:3.12`) or digest. All that [`root`](Self::root) says holds for it too; its user, variables
-    /// and directory are those of commands.
+    /// An image of the [store](crate::image::Store) that is the root file system in place of the host's, by
+    /// its name (`python:3.12`) or digest. All that [`root`](Self::root) says holds for it too; its user,
+    /// variables and directory are those of commands.
     pub image: Option<String>,
     /// A directory that becomes the root file system in place of the host's: `None` shows the host's system.
     /// Commands can change all of it; their changes are in memory, end with the sandbox, and share

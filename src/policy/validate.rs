@@ -130,7 +130,11 @@ impl Policy {
         }
         match (&self.root, &self.image) {
             (Some(_), Some(image)) => {
-                return Err(PolicyError::value("image", image, "there is another root already: keep one of the two"));
+                return Err(PolicyError::value(
+                    "image",
+                    image,
+                    "there is another root already: keep one of the two",
+                ));
             }
             (Some(root), None) => check_source("root", root, false)?,
             (None, Some(image)) if image.is_empty() => {

@@ -1,6 +1,6 @@
 //! The `kennel` command: flags become a policy and a command, Kennel runs it, and its end becomes an exit
-//! status. This library has the code of `kennel`, `kennel-mcp`, `kennel-image` and `kennel-connector`, and nothing
-//! for other programs.
+//! status. This library has the code of `kennel`, `kennel-mcp`, `kennel-image` and `kennel-connector`, and
+//! nothing for other programs.
 //!
 //! It reads top to bottom. `parse` turns words into `args`, which are plain types. The room of each command
 //! turns `args` into types of the library and runs them. `report` writes every message.

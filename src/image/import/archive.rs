@@ -1,5 +1,5 @@
-//! The members of a tar archive, found by their offsets, so that nothing of it is unpacked to the disk. It reads headers
-//! only, and follows links only from member to member.
+//! The members of a tar archive, found by their offsets, so that nothing of it is unpacked to the disk. It
+//! reads headers only, and follows links only from member to member.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tar::{EntryType, GnuExtSparseHeader, GnuHeader, Header};
 
-use crate::image::archive::{Attribute, records};
+use crate::image::extension::{Attribute, records};
 
 /// Bytes of a block of tar: headers have one, contents fill whole ones.
 pub(super) const BLOCK: u64 = 512;

@@ -1,5 +1,5 @@
-//! The archives of `docker save` before version 25, and of programs that write the same: `manifest.json` names the
-//! configuration and the layers of each image by their paths.
+//! The archives of `docker save` before version 25, and of programs that write the same: `manifest.json`
+//! names the configuration and the layers of each image by their paths.
 
 use serde::Deserialize;
 
@@ -67,7 +67,8 @@ fn image(members: &Members, listed: Listed, config: Vec<u8>) -> Result<Found, Im
     let mut layers = Vec::new();
     for name in listed.layers {
         let part = members.open(&name)?.ok_or_else(|| lacks(MANIFEST, &name))?;
-        // Older archives name layers by numbers that are no digests; the configuration has those of the contents.
+        // Older archives name layers by numbers that are no digests; the configuration has those of the
+        // contents.
         let digest = name.strip_prefix("blobs/").and_then(digest_in);
         layers.push(FoundLayer { digest, part });
     }

@@ -1,4 +1,5 @@
-//! The OCI image layout, in a directory or an archive: `index.json` leads to the manifests, by digests that are checked.
+//! The OCI image layout, in a directory or an archive: `index.json` leads to the manifests, by digests that
+//! are checked.
 
 use std::collections::HashMap;
 use std::env::consts;
@@ -95,7 +96,8 @@ pub(super) fn images(members: &Members) -> Result<Vec<Found>, ImportError> {
     let mut images: Vec<Found> = Vec::new();
     for (name, entries) in groups {
         let mut chosen = search.choose(INDEX, &entries, 0)?;
-        // Entries that share a name are platforms of one image. Without a name and a platform they are images of their own.
+        // Entries that share a name are platforms of one image. Without a name and a platform they are images
+        // of their own.
         if name.is_some() || entries.iter().any(|entry| entry.platform.is_some()) {
             chosen.truncate(1);
         }

@@ -1,5 +1,5 @@
-//! Images from files: what a file or directory is, and what of it the store gets. The content decides, never a name. It
-//! unpacks nothing: the store does.
+//! Images from files: what a file or directory is, and what of it the store gets. The content decides, never
+//! a name. It unpacks nothing: the store does.
 //!
 //! | what | how it is known | file |
 //! | --- | --- | --- |
@@ -99,13 +99,13 @@ impl Imported {
     }
 }
 
-/// Imports the images of a file or directory. With a name, that is the one of the image, whatever the archive says. Of
-/// several platforms, that of this machine is taken. Several images of one archive are imported one after the other; all
-/// descriptions are checked before the first layer is unpacked.
+/// Imports the images of a file or directory. With a name, that is the one of the image, whatever the archive
+/// says. Of several platforms, that of this machine is taken. Several images of one archive are imported one
+/// after the other; all descriptions are checked before the first layer is unpacked.
 ///
 /// # Errors
-/// What was given is no image for this machine, is not complete, or was changed; [`ImageError::Import`] says what it is.
-/// Or the store refuses a layer.
+/// What was given is no image for this machine, is not complete, or was changed; [`ImageError::Import`] says
+/// what it is. Or the store refuses a layer.
 pub fn import(
     writer: &StoreWriter,
     given: Given<'_>,
@@ -192,8 +192,8 @@ fn of_tree(writer: &StoreWriter, top: &Path, name: Option<&Reference>) -> Result
     of_files(writer, layer, name, left_out)
 }
 
-/// An image of one layer of files. Its configuration says nothing that the files do not: the same files give the same
-/// image.
+/// An image of one layer of files. Its configuration says nothing that the files do not: the same files give
+/// the same image.
 fn of_files(
     writer: &StoreWriter,
     layer: StoredLayer,

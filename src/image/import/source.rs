@@ -181,8 +181,8 @@ fn archive(part: Part, path: &Path) -> Result<Contents, ImportError> {
     Ok(images(&members, &has)?.unwrap_or(Contents::Files(part)))
 }
 
-/// What a compressed archive is. Files of a root file system stay compressed: the store reads them as a stream. An archive
-/// of images is decompressed, so that its members can be found by offsets.
+/// What a compressed archive is. Files of a root file system stay compressed: the store reads them as a
+/// stream. An archive of images is decompressed, so that its members can be found by offsets.
 fn compressed(part: Part, path: &Path, spool: &Spool<'_>) -> Result<Contents, ImportError> {
     let mut plain = compression::decoder(part.clone()).map_err(read(path))?;
     let mut file = (spool.make)().map_err(read(Path::new("the store")))?;

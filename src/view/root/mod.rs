@@ -104,7 +104,11 @@ fn find_image(name: &str, caller: &Caller) -> Result<Image, Error> {
 /// A layer of the store, which other users cannot enter.
 fn layer_of_store(path: &Path) -> Result<BindSource, Error> {
     BindSource::resolve(path).map_err(|source| {
-        Error::from(ImageError::Io { what: "look at a layer of the image store", path: path.to_owned(), source })
+        Error::from(ImageError::Io {
+            what: "look at a layer of the image store",
+            path: path.to_owned(),
+            source,
+        })
     })
 }
 

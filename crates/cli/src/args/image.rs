@@ -13,14 +13,15 @@ use super::{
 pub(crate) enum ImageAction {
     /// Add an image from a file, a directory or stdin.
     ///
-    /// What it is shows its content: an archive of docker save or podman save, an OCI layout, an archive of one, or
-    /// the files of a root file system in a directory or a tar archive. Any of the archives may be compressed.
-    /// Prints the digest, then the name.
+    /// What it is shows its content: an archive of docker save or podman save, an OCI layout, an archive of
+    /// one, or the files of a root file system in a directory or a tar archive. Any of the archives may be
+    /// compressed. Prints the digest, then the name.
     #[command(after_help = help::IMAGE_IMPORT)]
     Import(Import),
     /// List the images.
     ///
-    /// Shows the name, the digest, the number of layers, the size of the files, and the time since the last use.
+    /// Shows the name, the digest, the number of layers, the size of the files, and the time since the last
+    /// use.
     List(Json),
     /// Show the configuration and the layers of an image.
     Inspect {

@@ -35,8 +35,8 @@ pub(crate) struct PolicyFlags {
     pub(crate) no_config: bool,
     /// Use IMAGE as the root file system, instead of the host's.
     ///
-    /// Its user, variables and directory are those of commands, and all that --root says holds for it too. See
-    /// kennel image.
+    /// Its user, variables and directory are those of commands, and all that --root says holds for it too.
+    /// See kennel image.
     #[arg(long, value_name = "IMAGE", help_heading = "View", conflicts_with = "root")]
     pub(crate) image: Option<String>,
     /// Use DIR as the root file system, instead of the host's.

@@ -61,8 +61,8 @@ pub(crate) struct Run {
     pub(crate) entrypoint: Option<OsString>,
     /// The command and its arguments.
     ///
-    /// It begins at the first word that is no flag. A `--` before it says the same. With an image they are the
-    /// arguments of its entry point, in place of the default ones.
+    /// It begins at the first word that is no flag. A `--` before it says the same. With an image they are
+    /// the arguments of its entry point, in place of the default ones.
     #[arg(trailing_var_arg = true, required_unless_present_any = ["image", "policy"], value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }

@@ -1,5 +1,5 @@
-//! The table `images` of the user's `config.toml`: limits of the store of images. It is no part of a policy, so no other
-//! file has it.
+//! The table `images` of the user's `config.toml`: limits of the store of images. It is no part of a policy,
+//! so no other file has it.
 
 use std::{borrow::Cow, io};
 

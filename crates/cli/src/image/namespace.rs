@@ -1,5 +1,5 @@
-//! A user namespace in which this process may read all files of its own user, whatever their modes say: trees of images have
-//! files with mode 000. root needs none.
+//! A user namespace in which this process may read all files of its own user, whatever their modes say: trees
+//! of images have files with mode 000. root needs none.
 
 use std::fs;
 
@@ -8,8 +8,8 @@ use nix::{
     unistd::{getegid, geteuid},
 };
 
-/// Enters a namespace with the caller's ids and no others. If the host refuses that, files with such modes are refused
-/// later, by name. To be called before there are threads.
+/// Enters a namespace with the caller's ids and no others. If the host refuses that, files with such modes
+/// are refused later, by name. To be called before there are threads.
 pub(super) fn enter() {
     let (user, group) = (geteuid(), getegid());
     if user.is_root() || unshare(CloneFlags::CLONE_NEWUSER).is_err() {
