@@ -231,6 +231,14 @@ impl Image {
         Self { config: config.to_string().into_bytes(), layers }
     }
 
+    /// With this execution configuration.
+    pub(super) fn executing(mut self, execution: Value) -> Self {
+        let mut config: Value = serde_json::from_slice(&self.config).unwrap();
+        config["config"] = execution;
+        self.config = config.to_string().into_bytes();
+        self
+    }
+
     /// Two layers: the upper one removes a file of the lower one, hides a directory, and adds to both.
     pub(super) fn of_two_layers() -> Self {
         let lower = Tar::new()

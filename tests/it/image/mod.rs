@@ -4,6 +4,7 @@ mod commands;
 mod fixtures;
 mod forms;
 mod hostile;
+mod run;
 mod shared;
 
 pub(crate) use fixtures::can_hold_layers;
