@@ -72,19 +72,6 @@ pub struct Policy {
     /// The directory the commands work on, visible at its own path. Default: `.`. An empty path stands for no
     /// workspace, which only a policy with another [`root`](Self::root) can have.
     pub workspace: PathBuf,
-    /// An image of the [store](crate::image::Store) that is the root file system in place of the host's, by
-    /// its name (`python:3.12`) or digest. All that [`root`](Self::root) says holds for it too; its user,
-    /// variables and directory are those of commands.
-    pub image: Option<String>,
-    /// A directory that becomes the root file system in place of the host's: `None` shows the host's system.
-    /// Commands can change all of it; their changes are in memory, end with the sandbox, and share
-    /// [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size). Of the host nothing is shown but what
-    /// [`mounts`](Self::mounts) and a named workspace show. Needs Linux 6.8.
-    pub root: Option<PathBuf>,
-    /// The user that commands are in another [`root`](Self::root), as its own `/etc/passwd` and `/etc/group`
-    /// have it: `NAME`, `UID`, and `:GROUP` or `:GID` after it. Every file of the root that belongs to the
-    /// caller belongs to this user there. `None`: the image's, or root.
-    pub user: Option<String>,
     /// Files and directories that are visible, or hidden, in addition to the profile. The order does not
     /// matter.
     #[serde(deserialize_with = "mount_text::deserialize_all")]
@@ -118,6 +105,19 @@ pub struct Policy {
     pub require: Requirements,
     /// What to do when the host cannot provide a required protection.
     pub on_unavailable: OnUnavailable,
+    /// An image of the [store](crate::image::Store) that is the root file system in place of the host's, by
+    /// its name (`python:3.12`) or digest. All that [`root`](Self::root) says holds for it too; its user,
+    /// variables and directory are those of commands.
+    pub image: Option<String>,
+    /// A directory that becomes the root file system in place of the host's: `None` shows the host's system.
+    /// Commands can change all of it; their changes are in memory, end with the sandbox, and share
+    /// [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size). Of the host nothing is shown but what
+    /// [`mounts`](Self::mounts) and a named workspace show. Needs Linux 6.8.
+    pub root: Option<PathBuf>,
+    /// The user that commands are in another [`root`](Self::root), as its own `/etc/passwd` and `/etc/group`
+    /// have it: `NAME`, `UID`, and `:GROUP` or `:GID` after it. Every file of the root that belongs to the
+    /// caller belongs to this user there. `None`: the image's, or root.
+    pub user: Option<String>,
     /// The host name that commands see. Default: `kennel`; with a granted socket of an X server, the host's
     /// own.
     pub hostname: String,
@@ -176,9 +176,6 @@ impl Policy {
         Policy {
             profile,
             workspace: workspace.into(),
-            image: None,
-            root: None,
-            user: None,
             mounts: Vec::new(),
             network: Network::default(),
             env: Env::default(),
@@ -191,6 +188,9 @@ impl Policy {
             protect: Vec::new(),
             require: Requirements::default(),
             on_unavailable: OnUnavailable::default(),
+            image: None,
+            root: None,
+            user: None,
             hostname: HOST_NAME.to_owned(),
             cwd: None,
             overlay: None,
