@@ -167,7 +167,10 @@ fn the_table_of_images_hinders_no_policy() {
     // No policy but that of the user has it.
     images.file("work/kennel.toml", "images.max_files = 3\n");
     let mut command = std::process::Command::new(kennel_path());
-    let output =
-        command.args(["policy", "check", "--policy", "kennel.toml"]).current_dir(images.at("work")).output().unwrap();
+    let output = command
+        .args(["policy", "check", "--policy", "kennel.toml"])
+        .current_dir(images.at("work"))
+        .output()
+        .unwrap();
     assert!(stderr(&output).contains("unknown field `images`"), "{output:?}");
 }
