@@ -1,8 +1,8 @@
-//! The stream of a layer as a sequence of entries: tar with PAX and GNU extensions, read as Go's `archive/tar`
-//! reads it, because docker does. It touches no file.
+//! The stream of a layer as a sequence of entries: tar with PAX and GNU extensions, read as Go's
+//! `archive/tar` reads it, because docker does. It touches no file.
 //!
-//! Headers come from the crate `tar`. Its iterator does not fit: it reads an extension of any length into memory,
-//! ends a PAX value at its first newline, and does not know holes of PAX.
+//! Headers come from the crate `tar`. Its iterator does not fit: it reads an extension of any length into
+//! memory, ends a PAX value at its first newline, and does not know holes of PAX.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 
 use tar::{GnuExtSparseHeader, GnuSparseHeader, Header};
 
+use crate::image::extension::{Attribute, Extension, FileTime, decimal, number, records, time};
 use crate::image::fault::Fault;
 use crate::report::error::image::EntryRefusal;
 
-const BLOCK: u64 = 512;
+const BLOCK: usize = 512;
 
 /// The longest extension header, in bytes. Attributes are the largest thing in one, with 64 KiB each.
 const LONGEST_EXTENSION: u64 = 1 << 20;
@@ -37,25 +38,11 @@ pub(crate) enum EntryKind {
     Device,
 }
 
-/// A time, as files have it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FileTime {
-    pub(crate) seconds: i64,
-    pub(crate) nanoseconds: u32,
-}
-
 /// A piece of a file that has data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) offset: u64,
     pub(crate) length: u64,
-}
-
-/// An extended attribute.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Attribute {
-    pub(crate) name: Vec<u8>,
-    pub(crate) value: Vec<u8>,
 }
 
 /// An entry without its data.
@@ -74,30 +61,6 @@ pub(crate) struct ArchiveEntry {
     pub(crate) length: u64,
     /// Where the data of a file with holes belongs.
     pub(crate) pieces: Option<Vec<Piece>>,
-}
-
-/// What extension headers say about the entry after them.
-#[derive(Default)]
-struct Extension {
-    name: Option<Vec<u8>>,
-    target: Option<Vec<u8>>,
-    /// PAX records in their order. The last of a key counts.
-    records: Vec<Attribute>,
-    any: bool,
-}
-
-impl Extension {
-    fn get(&self, key: &str) -> Option<&[u8]> {
-        let record = self.records.iter().rfind(|record| record.name == key.as_bytes())?;
-        // An empty value takes back what was said.
-        Some(record.value.as_slice()).filter(|value| !value.is_empty())
-    }
-
-    fn number(&self, key: &str) -> Result<Option<u64>, Fault> {
-        let parse =
-            |value: &[u8]| decimal(value).ok_or(Fault::Archive("a number in a PAX record is no number"));
-        self.get(key).map(parse).transpose()
-    }
 }
 
 /// The entries of a stream.
@@ -220,7 +183,7 @@ impl<R: Read> Archive<R> {
         if size > u64::MAX / 2 {
             return Err(Fault::Archive("an entry is larger than any file"));
         }
-        (self.left, self.padding) = (size, size.next_multiple_of(BLOCK) - size);
+        (self.left, self.padding) = (size, size.next_multiple_of(512) - size);
         Ok(())
     }
 
@@ -326,7 +289,7 @@ impl<R: Read> Archive<R> {
     /// Those at the beginning of the data: decimal numbers, each on a line, padded to a block.
     fn pax_pieces(&mut self, map: &mut Pieces) -> Result<(), Fault> {
         let (mut numbers, mut line, mut wanted) = (Vec::new(), Vec::new(), 1);
-        let mut block = [0; 512];
+        let mut block = [0; BLOCK];
         while numbers.len() < wanted {
             self.read_all(&mut block)?;
             for byte in block {
@@ -402,55 +365,6 @@ pub(crate) fn relative(name: &[u8]) -> Result<PathBuf, EntryRefusal> {
         }
     }
     Ok(path)
-}
-
-/// The records of a PAX header: `LENGTH KEY=VALUE\n` each.
-pub(crate) fn records(mut data: &[u8]) -> Result<Vec<Attribute>, Fault> {
-    const MALFORMED: Fault = Fault::Archive("a PAX record is malformed");
-    let mut records = Vec::new();
-    while !data.is_empty() {
-        let space = data.iter().position(|byte| *byte == b' ').ok_or(MALFORMED)?;
-        let length = data.get(..space).and_then(decimal).and_then(|length| usize::try_from(length).ok());
-        let (record, rest) = length.and_then(|length| data.split_at_checked(length)).ok_or(MALFORMED)?;
-        let record =
-            record.get(space + 1..).and_then(|record| record.strip_suffix(b"\n")).ok_or(MALFORMED)?;
-        let equals = record.iter().position(|byte| *byte == b'=').ok_or(MALFORMED)?;
-        let (name, value) = record.split_at(equals);
-        records.push(Attribute { name: name.to_vec(), value: value.get(1..).unwrap_or_default().to_vec() });
-        data = rest;
-    }
-    Ok(records)
-}
-
-/// Seconds with a fraction, perhaps before 1970.
-fn time(text: &[u8]) -> Option<FileTime> {
-    let (is_negative, text) = match text.strip_prefix(b"-") {
-        Some(text) => (true, text),
-        None => (false, text),
-    };
-    let mut parts = text.splitn(2, |byte| *byte == b'.');
-    let seconds = i64::try_from(decimal(parts.next()?)?).ok()?;
-    let mut digits = parts.next().unwrap_or_default().to_vec();
-    digits.resize(9, b'0');
-    let nanoseconds = u32::try_from(decimal(&digits)?).ok()?;
-    Some(match (is_negative, nanoseconds) {
-        (false, _) => FileTime { seconds, nanoseconds },
-        (true, 0) => FileTime { seconds: -seconds, nanoseconds },
-        (true, _) => FileTime { seconds: -seconds - 1, nanoseconds: 1_000_000_000 - nanoseconds },
-    })
-}
-
-fn decimal(digits: &[u8]) -> Option<u64> {
-    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    std::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()
-}
-
-/// A number of a header. A blank field is 0.
-fn number(parsed: io::Result<u64>, field: &[u8]) -> Result<u64, Fault> {
-    match parsed {
-        Err(_) if field.iter().all(|byte| matches!(byte, 0 | b' ')) => Ok(0),
-        parsed => parsed.map_err(|_| Fault::Archive("a number in a header is no number")),
-    }
 }
 
 fn until_nul(mut text: Vec<u8>) -> Vec<u8> {

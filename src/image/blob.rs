@@ -13,10 +13,11 @@ use landlock::{
 };
 use sha2::{Digest as _, Sha256};
 
-use crate::image::apply::{Applied, Applier, Budget};
+use crate::image::apply::{Applier, ApplySummary};
 use crate::image::archive::Archive;
 use crate::image::digest::Digest;
 use crate::image::fault::Fault;
+use crate::image::new_layer::{Budget, NewLayer};
 use crate::image::tree::LowerLayers;
 use crate::report::error::image::ImageError;
 
@@ -52,7 +53,7 @@ pub(crate) struct Workplace<'a> {
 
 /// What a caller expects of the bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedDigests {
     pub(crate) digest: Option<Digest>,
     pub(crate) diff_id: Option<Digest>,
 }
@@ -60,7 +61,7 @@ pub(crate) struct Expected {
 /// A layer that was applied.
 #[derive(Debug)]
 pub(crate) struct AppliedBlob {
-    pub(crate) applied: Applied,
+    pub(crate) applied: ApplySummary,
     pub(crate) diff_id: Digest,
     /// Bytes of the archive, uncompressed.
     pub(crate) size: u64,
@@ -72,7 +73,7 @@ pub(crate) struct AppliedBlob {
 /// The archive, one of its entries, the limits, or digests other than expected.
 pub(crate) fn apply(
     blob: impl Read,
-    expected: Expected,
+    expected: ExpectedDigests,
     layer: &str,
     workplace: Workplace<'_>,
 ) -> Result<AppliedBlob, ImageError> {
@@ -88,9 +89,11 @@ pub(crate) fn apply(
     let outcome = match (sent, applied) {
         // The reader knows why the archive ended early.
         (Err(fault), _) => Err(fault.of_layer(layer, b"")),
-        (Ok(Sent::Stopped), Ok(_)) => Err(Fault::Archive("it was not read to its end").of_layer(layer, b"")),
+        (Ok(SentPieces::Stopped), Ok(_)) => {
+            Err(Fault::Archive("it was not read to its end").of_layer(layer, b""))
+        }
         (Ok(_), Err(ApplyFault { fault, entry })) => Err(fault.of_layer(layer, &entry)),
-        (Ok(Sent::All { hash, size }), Ok(applied)) => {
+        (Ok(SentPieces::All { hash, size }), Ok(applied)) => {
             Ok(AppliedBlob { applied, diff_id: Digest::of_hash(hash), size })
         }
     };
@@ -159,7 +162,7 @@ fn drain(raw: &mut impl Read, budget: &Budget) -> Result<(), Fault> {
     }
 }
 
-enum Sent {
+enum SentPieces {
     All {
         hash: Sha256,
         size: u64,
@@ -169,7 +172,7 @@ enum Sent {
 }
 
 /// Sends the uncompressed bytes on.
-fn uncompress(raw: impl Read, pieces: &SyncSender<Vec<u8>>, budget: &Budget) -> Result<Sent, Fault> {
+fn uncompress(raw: impl Read, pieces: &SyncSender<Vec<u8>>, budget: &Budget) -> Result<SentPieces, Fault> {
     let mut archive = open(raw)?;
     let (mut hash, mut size) = (Sha256::new(), 0);
     loop {
@@ -185,13 +188,13 @@ fn uncompress(raw: impl Read, pieces: &SyncSender<Vec<u8>>, budget: &Budget) -> 
         }
         piece.truncate(filled);
         if piece.is_empty() {
-            return Ok(Sent::All { hash, size });
+            return Ok(SentPieces::All { hash, size });
         }
         budget.spend(filled)?;
         size += u64::try_from(filled).unwrap_or_default();
         hash.update(&piece);
         if pieces.send(piece).is_err() {
-            return Ok(Sent::Stopped);
+            return Ok(SentPieces::Stopped);
         }
     }
 }
@@ -230,14 +233,14 @@ struct ApplyFault {
 }
 
 /// The applying thread.
-fn apply_pieces(pieces: Receiver<Vec<u8>>, workplace: Workplace<'_>) -> Result<Applied, ApplyFault> {
+fn apply_pieces(pieces: Receiver<Vec<u8>>, workplace: Workplace<'_>) -> Result<ApplySummary, ApplyFault> {
     let Workplace { root, writable, readable, lower, budget, files } = workplace;
     if let Err(error) = restrict(writable, readable) {
         // The walls that count are those of openat2(2). A program may have used up its 16 domains.
         tracing::debug!(%error, "layers are applied without Landlock");
     }
     let mut archive = Archive::new(Pieces { pieces, current: Cursor::default() });
-    let applied = Applier::new(root, lower, budget, files).apply(&mut archive);
+    let applied = Applier::new(NewLayer::new(root, lower, budget, files)).apply(&mut archive);
     match applied {
         Ok(applied) => {
             // What follows the archive counts for the diff id.
@@ -248,8 +251,8 @@ fn apply_pieces(pieces: Receiver<Vec<u8>>, workplace: Workplace<'_>) -> Result<A
     }
 }
 
-/// Lets this thread, and nothing else of the process, write only below one directory and read only below it and
-/// another one. It has no effect on a kernel without Landlock.
+/// Lets this thread, and nothing else of the process, write only below one directory and read only below
+/// it and another one. It has no effect on a kernel without Landlock.
 fn restrict(writable: OwnedFd, readable: OwnedFd) -> Result<(), RulesetError> {
     let all = AccessFs::from_all(ABI::V5);
     let reading: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;

@@ -46,14 +46,14 @@ pub struct Platform {
 }
 
 #[derive(Deserialize)]
-struct Document {
+struct ConfigDocument {
     #[serde(default)]
     architecture: String,
     #[serde(default)]
     os: String,
     variant: Option<String>,
     created: Option<String>,
-    config: Option<Execution>,
+    config: Option<ConfigExecution>,
     rootfs: RootFs,
 }
 
@@ -64,7 +64,7 @@ struct RootFs {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct Execution {
+struct ConfigExecution {
     env: Option<Vec<String>>,
     #[serde(deserialize_with = "words")]
     entrypoint: Vec<String>,
@@ -100,10 +100,11 @@ impl ImageConfig {
         if json.len() > LONGEST {
             return Err(refused("it is longer than 8 MiB".to_owned()));
         }
-        let document: Document = serde_json::from_slice(json).map_err(|error| refused(error.to_string()))?;
+        let document: ConfigDocument =
+            serde_json::from_slice(json).map_err(|error| refused(error.to_string()))?;
         let execution = document.config.unwrap_or_default();
         let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
-        let Document { os, architecture, variant, created, rootfs, .. } = document;
+        let ConfigDocument { os, architecture, variant, created, rootfs, .. } = document;
         Ok(Self {
             env: execution.env.unwrap_or_default(),
             entrypoint: execution.entrypoint,

@@ -1,8 +1,8 @@
 //! Layers of the store: what they are called, what is known of them, and the locks that keep them.
 //!
-//! A layer that does not depend on those below it is shared by all images, and is called by its diff id. Any other is
-//! called by its chain id: the digest of all diff ids up to its own. The names are short, so that the names of 100
-//! layers fit into the page that mount(2) takes.
+//! A layer that does not depend on those below it is shared by all images, and is called by its diff id.
+//! Any other is called by its chain id: the digest of all diff ids up to its own. The names are short, so
+//! that the names of 100 layers fit into the page that mount(2) takes.
 
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -69,7 +69,8 @@ impl LayerRecord {
     }
 }
 
-/// A layer in the store. It stays there for as long as this or a clone of it lives; after that, if an image has it.
+/// A layer in the store. It stays there for as long as this or a clone of it lives; after that, if an
+/// image has it.
 #[derive(Clone, Debug)]
 pub struct StoredLayer {
     pub(crate) id: String,
@@ -126,8 +127,8 @@ pub(crate) struct LayerLock {
 }
 
 impl LayerLock {
-    /// Locks the file of a layer. `None` if it does not exist and `make` does not make it, or if somebody else holds
-    /// it and the lock does not wait.
+    /// Locks the file of a layer. `None` if it does not exist and `make` does not make it, or if somebody
+    /// else holds it and the lock does not wait.
     pub(crate) fn take(
         store: &Store,
         id: &str,

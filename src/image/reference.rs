@@ -16,8 +16,8 @@ const FEWEST_DIGITS: usize = 4;
 
 /// A reference of an image: a name with a tag or a digest, or the beginning of an image's digest.
 ///
-/// `python:3.12` is `docker.io/library/python:3.12`, a name alone has the tag `latest`, and with tag and digest
-/// together the digest counts.
+/// `python:3.12` is `docker.io/library/python:3.12`, a name alone has the tag `latest`, and with tag and
+/// digest together the digest counts.
 ///
 /// ```
 /// use kennel::image::Reference;
@@ -29,21 +29,21 @@ const FEWEST_DIGITS: usize = 4;
 /// # Ok::<(), kennel::image::ImageError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Reference(Kind);
+pub struct Reference(ReferenceKind);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Kind {
+enum ReferenceKind {
     Named {
         registry: String,
         repository: String,
-        version: Version,
+        version: ReferenceVersion,
     },
     /// The hexadecimal digits that an image's digest begins with.
     Id(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Version {
+enum ReferenceVersion {
     Tag(String),
     Digest(Digest),
 }
@@ -52,15 +52,15 @@ impl Reference {
     /// The image with this digest, whatever its names are.
     #[must_use]
     pub fn of_image(image: Digest) -> Self {
-        Self(Kind::Id(image.hex()))
+        Self(ReferenceKind::Id(image.hex()))
     }
 
     /// The registry: `docker.io`, `localhost:5000`. `None` for the digest of an image.
     #[must_use]
     pub fn registry(&self) -> Option<&str> {
         match &self.0 {
-            Kind::Named { registry, .. } => Some(registry),
-            Kind::Id(_) => None,
+            ReferenceKind::Named { registry, .. } => Some(registry),
+            ReferenceKind::Id(_) => None,
         }
     }
 
@@ -68,8 +68,8 @@ impl Reference {
     #[must_use]
     pub fn repository(&self) -> Option<&str> {
         match &self.0 {
-            Kind::Named { repository, .. } => Some(repository),
-            Kind::Id(_) => None,
+            ReferenceKind::Named { repository, .. } => Some(repository),
+            ReferenceKind::Id(_) => None,
         }
     }
 
@@ -77,7 +77,7 @@ impl Reference {
     #[must_use]
     pub fn tag(&self) -> Option<&str> {
         match &self.0 {
-            Kind::Named { version: Version::Tag(tag), .. } => Some(tag),
+            ReferenceKind::Named { version: ReferenceVersion::Tag(tag), .. } => Some(tag),
             _ => None,
         }
     }
@@ -86,7 +86,7 @@ impl Reference {
     #[must_use]
     pub fn digest(&self) -> Option<Digest> {
         match &self.0 {
-            Kind::Named { version: Version::Digest(digest), .. } => Some(*digest),
+            ReferenceKind::Named { version: ReferenceVersion::Digest(digest), .. } => Some(*digest),
             _ => None,
         }
     }
@@ -95,8 +95,8 @@ impl Reference {
     #[must_use]
     pub fn with_digest(&self, digest: Digest) -> Self {
         let mut named = self.clone();
-        if let Kind::Named { version, .. } = &mut named.0 {
-            *version = Version::Digest(digest);
+        if let ReferenceKind::Named { version, .. } = &mut named.0 {
+            *version = ReferenceVersion::Digest(digest);
         }
         named
     }
@@ -112,35 +112,35 @@ impl Reference {
         own.filter(|own| !own.contains('/')).unwrap_or(below).to_owned()
     }
 
-    /// The digits that an image's digest must begin with, if this can mean an image by its digest. A name such as
-    /// `cafe` can be both; then the name counts first.
+    /// The digits that an image's digest must begin with, if this can mean an image by its digest. A name
+    /// such as `cafe` can be both; then the name counts first.
     pub(crate) fn id_prefix(&self) -> Option<&str> {
         match &self.0 {
-            Kind::Id(digits) => Some(digits),
-            Kind::Named { registry, repository, version: Version::Tag(tag) }
+            ReferenceKind::Id(digits) => Some(digits),
+            ReferenceKind::Named { registry, repository, version: ReferenceVersion::Tag(tag) }
                 if registry == HUB && tag == LATEST =>
             {
                 let own = repository.strip_prefix(HUB_FOLDER)?.strip_prefix('/')?;
                 is_prefix(own).then_some(own)
             }
-            Kind::Named { .. } => None,
+            ReferenceKind::Named { .. } => None,
         }
     }
 
     /// The name to look up; `None` for the digest of an image.
     pub(crate) fn name(&self) -> Option<String> {
-        matches!(self.0, Kind::Named { .. }).then(|| self.to_string())
+        matches!(self.0, ReferenceKind::Named { .. }).then(|| self.to_string())
     }
 }
 
 impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Id(digits) => write!(f, "{PREFIX}{digits}"),
-            Kind::Named { registry, repository, version: Version::Tag(tag) } => {
+            ReferenceKind::Id(digits) => write!(f, "{PREFIX}{digits}"),
+            ReferenceKind::Named { registry, repository, version: ReferenceVersion::Tag(tag) } => {
                 write!(f, "{registry}/{repository}:{tag}")
             }
-            Kind::Named { registry, repository, version: Version::Digest(digest) } => {
+            ReferenceKind::Named { registry, repository, version: ReferenceVersion::Digest(digest) } => {
                 write!(f, "{registry}/{repository}@{digest}")
             }
         }
@@ -158,16 +158,16 @@ impl FromStr for Reference {
     }
 }
 
-fn parse(text: &str) -> Result<Kind, &'static str> {
+fn parse(text: &str) -> Result<ReferenceKind, &'static str> {
     if let Some(digits) = text.strip_prefix(PREFIX) {
         return match is_prefix(digits) {
-            true => Ok(Kind::Id(digits.to_owned())),
+            true => Ok(ReferenceKind::Id(digits.to_owned())),
             false => Err("a digest has 4 to 64 hexadecimal digits"),
         };
     }
     // A whole digest is no name.
     if text.len() == 64 && is_prefix(text) {
-        return Ok(Kind::Id(text.to_owned()));
+        return Ok(ReferenceKind::Id(text.to_owned()));
     }
     let (name, digest) = match text.split_once('@') {
         Some((name, digest)) => {
@@ -209,10 +209,10 @@ fn parse(text: &str) -> Result<Kind, &'static str> {
         return Err("a name has lower-case letters and digits, with single . _ __ or - between them");
     }
     let tag = tag.unwrap_or(LATEST).to_owned();
-    Ok(Kind::Named {
+    Ok(ReferenceKind::Named {
         registry: registry.to_owned(),
         repository,
-        version: digest.map_or(Version::Tag(tag), Version::Digest),
+        version: digest.map_or(ReferenceVersion::Tag(tag), ReferenceVersion::Digest),
     })
 }
 

@@ -9,7 +9,8 @@
 //! | `layers/ID.json` | what is known of a layer; its lock while one imports or removes it |
 //! | `tmp/` | what is half made, or about to be deleted |
 //!
-//! A shared lock on the file of an image keeps the image, and so its layers, for as long as somebody holds it.
+//! A shared lock on the file of an image keeps the image, and so its layers, for as long as somebody holds
+//! it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -51,8 +52,8 @@ pub struct Image {
     pub digest: Digest,
     /// What it says about itself.
     pub config: ImageConfig,
-    /// The directories of its layers, lowest first. They are read-only: writing to one changes every image that
-    /// has it.
+    /// The directories of its layers, lowest first. They are read-only: writing to one changes every image
+    /// that has it.
     pub layers: Vec<PathBuf>,
     json: Arc<str>,
     _lease: Arc<Flock<File>>,
@@ -226,8 +227,8 @@ impl Store {
         Ok(Some(LockedImage { record, lock }))
     }
 
-    /// Locks the file of an image, whatever is in it. With a lock that does not wait, an error if somebody uses the
-    /// image.
+    /// Locks the file of an image, whatever is in it. With a lock that does not wait, an error if somebody
+    /// uses the image.
     pub(crate) fn lock_record(
         &self,
         digest: &Digest,
@@ -321,7 +322,8 @@ pub(crate) fn lock_file(mut file: File, how: FlockArg) -> nix::Result<Flock<File
     }
 }
 
-/// The names in a directory, sorted; none if it does not exist. Names that are no text are none of the store's.
+/// The names in a directory, sorted; none if it does not exist. Names that are no text are none of the
+/// store's.
 pub(crate) fn file_names(directory: &Path) -> Result<Vec<String>, ImageError> {
     let failed = || ImageError::io("list", directory);
     let listing = match fs::read_dir(directory) {

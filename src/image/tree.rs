@@ -1,5 +1,5 @@
-//! Layers as directories: the tree of a layer that is being made, and what the layers below it show together. Every
-//! path is resolved by the kernel below the directory of its layer, without links.
+//! Layers as directories: the tree of a layer that is being made, and what the layers below it show
+//! together. Every path is resolved by the kernel below the directory of its layer, without links.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,7 +12,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, UtimensatFlags, futimens, mknodat, u
 use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use crate::image::archive::{Attribute, FileTime};
+use crate::image::extension::{Attribute, FileTime};
 use crate::sys;
 use crate::sys::dirfd::{self, DIRECTORY};
 use crate::sys::inode::{FileKind, kind};
@@ -183,14 +183,14 @@ impl LowerLayers {
         Ok(Self { roots: paths.rev().map(open).collect::<io::Result<_>>()? })
     }
 
-    /// What the layers show together at a path that has no link in it: the first layer that has something there
-    /// decides, or one that hides it. `EACCES` if a directory keeps its owner out.
+    /// What the layers show together at a path that has no link in it: the first layer that has something
+    /// there decides, or one that hides it. `EACCES` if a directory keeps its owner out.
     pub(crate) fn find(&self, path: &Path) -> io::Result<Option<LowerEntry>> {
         for root in &self.roots {
             match find_in(root.as_fd(), path)? {
-                Lookup::Found(found) => return Ok(Some(found)),
-                Lookup::Hidden => return Ok(None),
-                Lookup::Missing => {}
+                LayerLookup::Found(found) => return Ok(Some(found)),
+                LayerLookup::Hidden => return Ok(None),
+                LayerLookup::Missing => {}
             }
         }
         Ok(None)
@@ -198,30 +198,30 @@ impl LowerLayers {
 }
 
 /// What one layer says about a path.
-enum Lookup {
+enum LayerLookup {
     Found(LowerEntry),
     /// Lower layers do not count.
     Hidden,
     Missing,
 }
 
-fn find_in(root: BorrowedFd<'_>, path: &Path) -> io::Result<Lookup> {
-    let missing = |is_opaque| if is_opaque { Lookup::Hidden } else { Lookup::Missing };
+fn find_in(root: BorrowedFd<'_>, path: &Path) -> io::Result<LayerLookup> {
+    let missing = |is_opaque| if is_opaque { LayerLookup::Hidden } else { LayerLookup::Missing };
     let mut parts = path.iter().peekable();
     let mut directory = openat(root, ".", OFlag::O_PATH | DIRECTORY, Mode::empty())?;
     let mut opaque = is_opaque(&directory)?;
     while let Some(part) = parts.next() {
         let Some(stat) = dirfd::stat(&directory, part)? else { return Ok(missing(opaque)) };
         match LayerFile::of(&stat) {
-            LayerFile::Whiteout => return Ok(Lookup::Hidden),
+            LayerFile::Whiteout => return Ok(LayerLookup::Hidden),
             _ if parts.peek().is_none() => {
-                return Ok(Lookup::Found(LowerEntry { directory, name: part.to_owned(), stat }));
+                return Ok(LayerLookup::Found(LowerEntry { directory, name: part.to_owned(), stat }));
             }
             LayerFile::Directory => {
                 directory = openat(&directory, part, OFlag::O_PATH | DIRECTORY, Mode::empty())?;
                 opaque |= is_opaque(&directory)?;
             }
-            _ => return Ok(Lookup::Hidden),
+            _ => return Ok(LayerLookup::Hidden),
         }
     }
     Ok(missing(opaque))

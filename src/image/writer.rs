@@ -1,11 +1,10 @@
-//! Writing to the store: layers, images, names. A layer is made in `tmp/` and renamed, so that half of one never
-//! counts.
+//! Writing to the store: layers, images, names. A layer is made in `tmp/` and renamed, so that half of one
+//! never counts.
 
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::thread;
@@ -16,20 +15,18 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::unistd::syncfs;
 use serde::Serialize;
 
-use crate::image::apply::Budget;
-use crate::image::blob::{self, AppliedBlob, Expected, Workplace};
+use crate::image::blob::{self, AppliedBlob, ExpectedDigests, Workplace};
 use crate::image::config::ImageConfig;
 use crate::image::digest::Digest;
 use crate::image::layer::{LayerId, LayerLock, LayerRecord, StoredLayer, chain_id};
 use crate::image::limits::ImageLimits;
+use crate::image::new_layer::Budget;
 use crate::image::reference::Reference;
 use crate::image::store::{IMAGES, Image, ImageRecord, LAYERS, NAMES, NameRecord, Store, lock_file};
 use crate::image::tree::{self, LowerLayers};
+use crate::image::work::{TEMPORARY, WorkDirectory, remove_tree};
 use crate::report::error::image::ImageError;
-use crate::sys;
 use crate::sys::dirfd;
-
-pub(crate) const TEMPORARY: &str = "tmp";
 
 /// How long it waits where several look at one layer that is missing.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -47,7 +44,7 @@ pub struct StoreWriter {
 /// The archive of a layer: a tar file, plain or compressed with gzip or zstd, and what is known of it.
 pub struct LayerBlob<'r> {
     reader: Box<dyn Read + 'r>,
-    expected: Expected,
+    expected: ExpectedDigests,
 }
 
 impl fmt::Debug for LayerBlob<'_> {
@@ -59,7 +56,7 @@ impl fmt::Debug for LayerBlob<'_> {
 impl<'r> LayerBlob<'r> {
     /// The archive that `reader` gives. It is not read if the store has the layer.
     pub fn new(reader: impl Read + 'r) -> Self {
-        Self { reader: Box::new(reader), expected: Expected::default() }
+        Self { reader: Box::new(reader), expected: ExpectedDigests::default() }
     }
 
     /// Expects this digest of the archive as it is, compressed or not.
@@ -69,7 +66,8 @@ impl<'r> LayerBlob<'r> {
         self
     }
 
-    /// Expects this digest of the uncompressed archive. With it, a layer that the store has is not read again.
+    /// Expects this digest of the uncompressed archive. With it, a layer that the store has is not read
+    /// again.
     #[must_use]
     pub fn with_diff_id(mut self, diff_id: Digest) -> Self {
         self.expected.diff_id = Some(diff_id);
@@ -86,8 +84,8 @@ impl<'r> LayerBlob<'r> {
 }
 
 impl Store {
-    /// Opens the store for writing. Makes it if it does not exist, checks that its file system can hold layers, and
-    /// removes what killed imports left.
+    /// Opens the store for writing. Makes it if it does not exist, checks that its file system can hold
+    /// layers, and removes what killed imports left.
     ///
     /// # Errors
     /// The directory cannot be made or used, or its file system lacks something that layers need.
@@ -144,7 +142,8 @@ impl StoreWriter {
         work.remove()
     }
 
-    /// The layer with this diff id above these layers, if the store has it. So its archive need not be fetched.
+    /// The layer with this diff id above these layers, if the store has it. So its archive need not be
+    /// fetched.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -171,7 +170,8 @@ impl StoreWriter {
     fn claim(&self, id: &LayerId) -> Result<ClaimedLayer, ImageError> {
         let name = id.to_string();
         loop {
-            // Only a shared lock is waited for: who has used a layer may keep it for as long as a whole import.
+            // Only a shared lock is waited for: who has used a layer may keep it for as long as a whole
+            // import.
             if let Some(lock) = LayerLock::take(&self.store, &name, FlockArg::LockShared, true)?
                 && let Some(layer) = lock.layer(id, true)?
             {
@@ -276,8 +276,8 @@ impl StoreWriter {
         layer.ok_or_else(|| ImageError::io("lock layer", self.store.path())(Errno::ESTALE.into()))
     }
 
-    /// Stores an image: its configuration, byte for byte, and its layers, lowest first; and gives it names, which
-    /// are taken from the images that had them. Waits until all of it is on the disk.
+    /// Stores an image: its configuration, byte for byte, and its layers, lowest first; and gives it
+    /// names, which are taken from the images that had them. Waits until all of it is on the disk.
     ///
     /// # Errors
     /// The configuration is none, or names other layers.
@@ -305,8 +305,8 @@ impl StoreWriter {
             layers: layers.iter().map(|layer| layer.id.clone()).collect(),
             size: layers.iter().map(StoredLayer::size).sum(),
         };
-        // Layers that a loss of power cuts off must have no image: one syncfs(2) for all of them, before it. Until
-        // then no image leads to them, and the next writer removes them.
+        // Layers that a loss of power cuts off must have no image: one syncfs(2) for all of them, before
+        // it. Until then no image leads to them, and the next writer removes them.
         let synced = File::open(self.store.path()).and_then(|store| Ok(syncfs(store)?));
         synced.map_err(ImageError::io("write to disk", self.store.path()))?;
         let known = self.store.lock_image(&digest, FlockArg::LockShared)?;
@@ -336,8 +336,8 @@ impl StoreWriter {
         self.write(&NameRecord { name, image: *image }, &path).map(drop)
     }
 
-    /// Writes a file of the store as a whole, and waits until it is on the disk. It has a shared lock from its
-    /// beginning.
+    /// Writes a file of the store as a whole, and waits until it is on the disk. It has a shared lock from
+    /// its beginning.
     fn write(&self, record: &impl Serialize, to: &Path) -> Result<Flock<File>, ImageError> {
         let failed = || ImageError::io("write", to);
         let work = WorkDirectory::make(&self.store)?;
@@ -379,66 +379,4 @@ fn place(tree: &Path, lock: &LayerLock, record: &LayerRecord, root_mode: u32) ->
     fs::rename(tree, to)?;
     // To move a directory to another parent takes the right to write in it, so its mode comes last.
     fs::set_permissions(to, fs::Permissions::from_mode(root_mode))
-}
-
-/// Removes a directory of the store, whatever modes are in it.
-pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    sys::remove::tree(OwnedFd::from(File::open(parent)?).as_fd(), name, &|_, _, _| Ok(()))
-}
-
-/// A directory below `tmp/`, locked for as long as its writer lives. Dropping it removes it.
-#[derive(Debug)]
-pub(crate) struct WorkDirectory {
-    pub(crate) path: PathBuf,
-    pub(crate) directory: Flock<File>,
-}
-
-impl WorkDirectory {
-    pub(crate) fn make(store: &Store) -> Result<Self, ImageError> {
-        let above = store.path().join(TEMPORARY);
-        let failed = || ImageError::io("make a directory in", &above);
-        loop {
-            let path = above.join(format!("{:016x}", sys::random().map_err(|errno| failed()(errno.into()))?));
-            match fs::DirBuilder::new().mode(0o700).create(&path) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-                made => made.map_err(failed())?,
-            }
-            // A writer that cleans up may take it for left before it is locked.
-            if let Some(made) = Self::lock(&path).map_err(failed())? {
-                return Ok(made);
-            }
-        }
-    }
-
-    /// Locks a directory below `tmp/`; `None` if somebody else holds it, or has removed it.
-    pub(crate) fn lock(path: &Path) -> io::Result<Option<Self>> {
-        let mut options = fs::OpenOptions::new();
-        let directory = match options.read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(path)
-        {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            directory => directory?,
-        };
-        let directory = match lock_file(directory, FlockArg::LockExclusiveNonblock) {
-            Err(Errno::EAGAIN) => return Ok(None),
-            directory => directory?,
-        };
-        let inode = directory.metadata()?.ino();
-        let is_there = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.ino() == inode);
-        Ok(is_there.then(|| Self { path: path.to_owned(), directory }))
-    }
-
-    /// Removes it, and tells if that fails.
-    pub(crate) fn remove(self) -> Result<(), ImageError> {
-        remove_tree(&self.path).map_err(ImageError::io("remove", &self.path))
-    }
-}
-
-impl Drop for WorkDirectory {
-    fn drop(&mut self) {
-        // What stays is removed by the next writer.
-        let _ = remove_tree(&self.path);
-    }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tar::{EntryType, GnuExtSparseHeader, GnuHeader, Header};
 
-use crate::image::archive::{Attribute, records};
+use crate::image::extension::{Attribute, records};
 
 /// Bytes of a block of tar: headers have one, contents fill whole ones.
 pub(super) const BLOCK: u64 = 512;

@@ -51,7 +51,7 @@ fn files_directories_links_and_fifos_are_what_the_archive_says() {
     );
     assert_eq!(merged[Path::new("bin/sh")].inode, merged[Path::new("bin/dash")].inode);
     for (path, shown) in &merged {
-        assert_eq!(shown.seconds, TIME as i64, "{path:?}");
+        assert_eq!(shown.seconds, TIME.cast_signed(), "{path:?}");
         let uid = fs::symlink_metadata(&shown.path).expect("metadata").uid();
         assert_eq!(uid, nix::unistd::geteuid().as_raw());
     }
@@ -73,7 +73,7 @@ fn what_the_user_cannot_enter_or_write_is_filled_before_its_mode_is_set() {
     let mode = |path: &Path| fs::symlink_metadata(path).expect("metadata").mode() & 0o7777;
     assert_eq!(mode(&root), 0o555);
     assert_eq!(mode(&root.join("closed")), 0);
-    assert_eq!(fs::metadata(root.join("closed")).expect("metadata").mtime(), TIME as i64);
+    assert_eq!(fs::metadata(root.join("closed")).expect("metadata").mtime(), TIME.cast_signed());
     // And they can be removed.
     drop(layers);
     let pruned = store.writer.prune(None).expect("pruned");
@@ -223,7 +223,7 @@ fn implied_parents_have_mode_and_time_of_the_layer_below() {
             "f 644 usr/closed/y"
         ]
     );
-    assert_eq!(merged[Path::new("tmp")].seconds, TIME as i64);
+    assert_eq!(merged[Path::new("tmp")].seconds, TIME.cast_signed());
     assert_eq!(merged[Path::new("tmp/x")].seconds, 7);
 }
 
@@ -303,7 +303,7 @@ fn a_hard_link_into_a_lower_layer_is_a_copy_with_mode_time_attributes_and_holes(
     let store = TestStore::new();
     let merged = store.merged(&[&lower[..], &[upper]].concat()).expect("applied");
     let [f, g, own] = ["bin/f", "bin/g", "usr/f"].map(|path| merged[Path::new(path)].clone());
-    assert_eq!((f.mode, f.seconds, f.text.as_str()), (0o751, TIME as i64, "text"));
+    assert_eq!((f.mode, f.seconds, f.text.as_str()), (0o751, TIME.cast_signed(), "text"));
     assert!(f.inode == g.inode && f.inode == own.inode, "one file with three names, as in docker");
     assert_eq!(xattr::get(&f.path, "user.kept").expect("an attribute").as_deref(), Some(&b"v"[..]));
     assert_eq!(merged[Path::new("bin/l")].text, "f");

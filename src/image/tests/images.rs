@@ -220,6 +220,7 @@ fn on_a_file_system_without_attributes() {
 }
 
 #[test]
+#[expect(clippy::print_stderr, reason = "a test says that it is skipped")]
 fn a_file_system_that_cannot_hold_layers_is_told_before_anything_is_unpacked() {
     let unshare = || {
         let mut command = Command::new("unshare");

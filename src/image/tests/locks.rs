@@ -16,7 +16,7 @@ fn eight_imports_at_once_make_each_layer_once() {
             let tar = (0..50)
                 .fold(Tar::new().dirs(&["d"]), |tar, file| tar.file(&format!("d/{number}-{file}"), "x"));
             // Every other layer belongs to those below it.
-            if number % 2 == 0 { tar.end() } else { tar.file("implied/x", "").end() }
+            if number.is_multiple_of(2) { tar.end() } else { tar.file("implied/x", "").end() }
         })
         .collect();
     let barrier = Barrier::new(8);
@@ -30,7 +30,8 @@ fn eight_imports_at_once_make_each_layer_once() {
                 for archive in archives {
                     let blob = LayerBlob::new(archive.as_slice());
                     // Half of them do not know the diff id.
-                    let blob = if number % 2 == 0 { blob.with_diff_id(Digest::of(archive)) } else { blob };
+                    let blob =
+                        if number.is_multiple_of(2) { blob.with_diff_id(Digest::of(archive)) } else { blob };
                     layers.push(writer.add_layer(blob, &layers).expect("stored"));
                 }
                 writer
@@ -87,6 +88,7 @@ fn imports_and_pruning_at_once_lose_nothing() {
 /// A process that imports an archive from its stdin.
 #[test]
 #[ignore = "run by another test"]
+#[expect(clippy::print_stdout, reason = "the other test reads it")]
 fn import_from_stdin() {
     let store = Store::open(std::env::var_os("KENNEL_TEST_STORE").expect("a path")).expect("a store");
     let diff_id: Digest = std::env::var("KENNEL_TEST_DIFF_ID").expect("a digest").parse().expect("a digest");
@@ -179,7 +181,7 @@ fn who_wants_a_layer_that_another_process_makes_waits_and_uses_it() {
 fn a_removal_that_was_killed_leaves_no_layer_that_counts() {
     let store = TestStore::new();
     let archive = Tar::new().dirs(&["d"]).file("d/a", "").file("d/b", "").end();
-    let layer = store.layers(&[archive.clone()]).expect("stored").remove(0);
+    let layer = store.layers(std::slice::from_ref(&archive)).expect("stored").remove(0);
     let (id, diff_id) = (layer.id.clone(), layer.diff_id());
     drop(layer);
     // As on a full disk: the record is emptied first, then the directory where it is.
@@ -195,7 +197,8 @@ fn a_removal_that_was_killed_leaves_no_layer_that_counts() {
 fn a_session_of_another_process_keeps_its_image() {
     let store = TestStore::new();
     let image = store.image(&[Tar::new().file("a", "").end()], &["app"]);
-    // flock(2) belongs to the open file: another opening of this process is as foreign as one of another process.
+    // flock(2) belongs to the open file: another opening of this process is as foreign as one of another
+    // process.
     let other = Store::open(store.store.path()).expect("a store").writer().expect("a writer");
     assert!(matches!(other.remove(&"app".parse().expect("a name")), Err(ImageError::InUse { .. })));
     drop(image);
