@@ -1,4 +1,5 @@
-//! Removing from the store: names, images, layers that no image has, and what killed processes left.
+//! What the store holds, and removing from it: names, images, layers that no image has, what killed processes
+//! left.
 //!
 //! A layer is removed only by who has its lock for itself and then finds no image with it. Who imports
 //! holds a shared lock on each layer until the image is in place, and who uses an image holds one on the
@@ -8,14 +9,17 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use nix::fcntl::FlockArg;
+use serde::Serialize;
 
 use crate::image::digest::Digest;
 use crate::image::layer::{LayerLock, LayerRecord};
+use crate::image::limits::LayerNote;
 use crate::image::reference::Reference;
-use crate::image::store::{ImageRecord, LAYERS, RECORD_SUFFIX, Store, file_names, read_record};
+use crate::image::store::{Image, ImageRecord, LAYERS, RECORD_SUFFIX, Store, file_names, read_record};
 use crate::image::work::{TEMPORARY, WorkDirectory, remove_tree};
 use crate::image::writer::StoreWriter;
 use crate::report::error::image::ImageError;
@@ -50,6 +54,50 @@ pub struct StoreUsage {
     pub size: u64,
     /// Bytes of the layers that only images without a name have, or none.
     pub reclaimable: u64,
+}
+
+/// A layer of an image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LayerSummary {
+    /// The digest of its archive, uncompressed.
+    pub diff_id: Digest,
+    /// Bytes of its archive, uncompressed.
+    pub size: u64,
+    /// The number of its entries, with the directories that they imply.
+    pub files: u64,
+    /// Whether images share it, whatever is below it.
+    pub shared: bool,
+    /// What was left out of it.
+    pub left_out: Vec<LayerNote>,
+    /// Its directory, which is read-only for everybody but the store.
+    pub path: PathBuf,
+}
+
+impl Store {
+    /// The layers of an image, lowest first.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn layers(&self, image: &Image) -> Result<Vec<LayerSummary>, ImageError> {
+        let summary = |path: &PathBuf| {
+            let id = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let record = layer_record(self, id).ok_or_else(|| ImageError::LayerLost {
+                image: image.digest.to_string(),
+                layer: id.to_owned(),
+            })?;
+            let LayerRecord { diff_id, chain_id, size, files, notes } = record;
+            Ok(LayerSummary {
+                diff_id,
+                shared: chain_id.is_none(),
+                size,
+                files,
+                left_out: notes,
+                path: path.clone(),
+            })
+        };
+        image.layers.iter().map(summary).collect()
+    }
 }
 
 impl StoreWriter {
@@ -231,7 +279,7 @@ fn layer_ids(store: &Store) -> Result<BTreeSet<String>, ImageError> {
 }
 
 /// The record of a layer that is complete.
-pub(crate) fn layer_record(store: &Store, id: &str) -> Option<LayerRecord> {
+fn layer_record(store: &Store, id: &str) -> Option<LayerRecord> {
     let path = store.path().join(LAYERS).join(format!("{id}{RECORD_SUFFIX}"));
     read_record(&path).ok().flatten().filter(|_| store.layer_path(id).is_dir())
 }

@@ -27,22 +27,18 @@ pub(crate) mod import;
 #[cfg(feature = "image")]
 pub(crate) mod layer;
 #[cfg(feature = "image")]
-pub(crate) mod layer_summary;
-#[cfg(feature = "image")]
 pub(crate) mod limits;
 #[cfg(feature = "image")]
 pub(crate) mod new_layer;
 #[cfg(feature = "image")]
 pub(crate) mod tree;
 #[cfg(feature = "image")]
-pub(crate) mod tree_archive;
-#[cfg(feature = "image")]
 pub(crate) mod work;
 #[cfg(feature = "image")]
 pub(crate) mod writer;
 
 #[cfg(feature = "image")]
-pub use crate::image::collect::{Pruned, StoreUsage};
+pub use crate::image::collect::{LayerSummary, Pruned, StoreUsage};
 pub use crate::image::config::{ImageConfig, Platform};
 pub use crate::image::digest::Digest;
 #[cfg(feature = "image")]
@@ -51,8 +47,6 @@ pub use crate::image::export::{Exported, export};
 pub use crate::image::import::{Given, Imported, import};
 #[cfg(feature = "image")]
 pub use crate::image::layer::StoredLayer;
-#[cfg(feature = "image")]
-pub use crate::image::layer_summary::LayerSummary;
 #[cfg(feature = "image")]
 pub use crate::image::limits::{Dropped, ImageLimits, LayerNote};
 pub use crate::image::reference::Reference;

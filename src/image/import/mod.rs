@@ -6,7 +6,7 @@
 //! | OCI image layout, in a directory or an archive | `index.json` | `layout` |
 //! | archive of `docker save` | `manifest.json` with a list | `docker` |
 //! | root file system as a tar archive | a tar header, and neither of these | `source` |
-//! | root file system as a directory | everything else | `source`, `crate::image::tree_archive` |
+//! | root file system as a directory | everything else | `source`, `crate::image::export::tree_archive` |
 //!
 //! What has `etc`, `usr` or another such directory at its top is a root file system, whatever else is in it.
 
@@ -27,10 +27,10 @@ use source::{Spool, contents};
 
 use crate::image::config::ImageConfig;
 use crate::image::digest::Digest;
+use crate::image::export::tree_archive::{Marks, TreeArchive};
 use crate::image::layer::StoredLayer;
 use crate::image::limits::LayerNote;
 use crate::image::reference::Reference;
-use crate::image::tree_archive::{Marks, TreeArchive};
 use crate::image::writer::{LayerBlob, StoreWriter};
 use crate::report::error::image::ImageError;
 use crate::report::error::import::ImportError;
@@ -178,7 +178,7 @@ impl Plan {
 
 /// An image of a directory.
 fn of_tree(writer: &StoreWriter, top: &Path, name: Option<&Reference>) -> Result<Imported, ImageError> {
-    let failed = |error: crate::image::tree_archive::TreeError| {
+    let failed = |error: crate::image::export::tree_archive::TreeError| {
         let source = Box::new(ImportError::Read { path: error.path, source: error.source });
         ImageError::Import { from: top.display().to_string(), source }
     };

@@ -101,3 +101,15 @@ fn what_is_beside_kennel_does_nothing_else() {
         }
     }
 }
+
+/// Texts of the crates that read tar and gzip.
+#[test]
+fn kennel_carries_no_code_that_unpacks_archives() {
+    let has = |program: &Path, text: &str| {
+        fs::read(program).unwrap().windows(text.len()).any(|part| part == text.as_bytes())
+    };
+    for text in ["invalid distance too far back", "numeric field was not a number"] {
+        assert!(has(&kennel_image_path(), text), "kennel-image has it: {text}");
+        assert!(!has(&kennel_path(), text), "kennel has it: {text}");
+    }
+}

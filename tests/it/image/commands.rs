@@ -144,3 +144,33 @@ fn an_export_that_fails_leaves_no_file() {
     assert!(output.status.code() == Some(125) && stderr(&output).contains("No space left"), "{output:?}");
     assert!(!images.at("new").exists());
 }
+
+/// The file with the limits of images is a policy, too.
+#[test]
+fn the_table_of_images_hinders_no_policy() {
+    let Some(images) = Images::new() else { return };
+    fs::create_dir(images.at("work")).unwrap();
+    let shown = |text: &str| {
+        images.file("config/kennel/config.toml", text);
+        let mut command = std::process::Command::new(kennel_path());
+        command.args(["policy", "show", "--as-file"]).env("XDG_CONFIG_HOME", images.at("config"));
+        let output = command.current_dir(images.at("work")).output().unwrap();
+        (output.status.code(), stdout(&output) + &stderr(&output))
+    };
+    let plain = shown("profile = 'no-network'\n");
+    assert_eq!(plain.0, Some(0), "{plain:?}");
+    assert_eq!(shown("profile = 'no-network'\n[images]\nmax_size = '1G'\n"), plain);
+    assert_eq!(shown("images.max_files = 3\nprofile = 'no-network'\n"), plain);
+    assert_eq!(shown("[images]\nmax_files = 3\n").0, Some(0), "nothing else is in it");
+    let (status, said) = shown("[images]\nmax_files = 3\n[limits]\nmemori = 1\n");
+    assert!(status == Some(125) && said.contains("config.toml:4:1"), "{said}");
+    // No policy but that of the user has it.
+    images.file("work/kennel.toml", "images.max_files = 3\n");
+    let mut command = std::process::Command::new(kennel_path());
+    let output = command
+        .args(["policy", "check", "--policy", "kennel.toml"])
+        .current_dir(images.at("work"))
+        .output()
+        .unwrap();
+    assert!(stderr(&output).contains("unknown field `images`"), "{output:?}");
+}

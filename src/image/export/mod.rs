@@ -1,6 +1,8 @@
 //! An image of the store as an archive: an OCI image layout with the names, and the list that `docker load`
 //! reads. Layers are written as they are in the store, uncompressed.
 
+pub(crate) mod tree_archive;
+
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -10,9 +12,9 @@ use sha2::{Digest as _, Sha256};
 use tar::{EntryType, Header};
 
 use crate::image::digest::Digest;
+use crate::image::export::tree_archive::{Marks, TreeArchive, TreeError};
 use crate::image::reference::Reference;
 use crate::image::store::Image;
-use crate::image::tree_archive::{Marks, TreeArchive, TreeError};
 use crate::report::error::image::ImageError;
 
 const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
