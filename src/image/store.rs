@@ -13,6 +13,7 @@
 //! it.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -109,11 +110,13 @@ pub(crate) struct LockedImage {
     pub(crate) lock: Flock<File>,
 }
 
-/// The default place, by absolute paths in variables and by the home.
-fn default_path(set: impl Fn(&str) -> Option<PathBuf>, home: impl Fn() -> PathBuf) -> PathBuf {
+/// The default place, by variables and the home.
+fn default_path(variable: impl Fn(&str) -> Option<OsString>, home: impl Fn() -> PathBuf) -> PathBuf {
+    let set = |name: &str| variable(name).filter(|path| !path.is_empty()).map(PathBuf::from);
     set("KENNEL_IMAGES").unwrap_or_else(|| {
-        let data = set("XDG_DATA_HOME").unwrap_or_else(|| home().join(".local/share"));
-        data.join("kennel/images")
+        // The specification of XDG says that a relative path there does not count.
+        let data = set("XDG_DATA_HOME").filter(|path| path.is_absolute());
+        data.unwrap_or_else(|| home().join(".local/share")).join("kennel/images")
     })
 }
 
@@ -136,13 +139,13 @@ impl Store {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_default() -> Result<Self, ImageError> {
-        let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        Self::open(default_path(set, Caller::current_home))
+        Self::open(default_path(|name| env::var_os(name), Caller::current_home))
     }
 
     /// Where [`open_default`](Self::open_default) looks for the store of a caller.
     pub(crate) fn path_of(caller: &Caller) -> PathBuf {
-        default_path(|name| caller.path_in(name), || caller.home.clone())
+        let variable = |name: &str| caller.variable(name).map(OsStr::to_owned);
+        caller.absolute(&default_path(variable, || caller.home.clone()))
     }
 
     /// The directory.
@@ -259,7 +262,7 @@ impl Store {
         }
     }
 
-    /// All images, sorted by their digests.
+    /// All images, sorted by their digests. One whose record is damaged is left out.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -273,7 +276,7 @@ impl Store {
             let path = self.image_path(&digest);
             // It may have been removed meanwhile.
             let Some(file) = open_record(&path)? else { continue };
-            let record: ImageRecord = parse_record(&file, &path)?;
+            let Some(record) = undamaged(parse_record::<ImageRecord>(&file, &path))? else { continue };
             let used = file.metadata().and_then(|metadata| metadata.modified());
             let config = ImageConfig::from_json(record.config.as_bytes())?;
             let mut names = names.remove(&digest).unwrap_or_default();
@@ -291,6 +294,14 @@ impl Store {
         Ok(images)
     }
 
+    /// When an image was used last; `None` if there is no such image.
+    #[cfg(feature = "image")]
+    pub(crate) fn last_use(&self, digest: &Digest) -> Result<Option<SystemTime>, ImageError> {
+        let path = self.image_path(digest);
+        let used = open_record(&path)?.map(|file| file.metadata()?.modified()).transpose();
+        used.map_err(ImageError::io("look at image", &path))
+    }
+
     /// The digests of all images, sorted.
     pub(crate) fn digests(&self) -> Result<Vec<Digest>, ImageError> {
         let names = file_names(&self.path.join(IMAGES))?;
@@ -298,12 +309,12 @@ impl Store {
         Ok(names.iter().filter_map(digest).collect())
     }
 
-    /// All names.
+    /// All names, but for damaged ones.
     pub(crate) fn names(&self) -> Result<Vec<NameRecord>, ImageError> {
         let directory = self.path.join(NAMES);
         let mut names = Vec::new();
         for name in file_names(&directory)? {
-            names.extend(read_record(&directory.join(name))?);
+            names.extend(undamaged(read_record(&directory.join(name)))?.flatten());
         }
         Ok(names)
     }
@@ -346,6 +357,17 @@ pub(crate) fn file_names(directory: &Path) -> Result<Vec<String>, ImageError> {
     }
     names.sort();
     Ok(names)
+}
+
+/// `None` in place of what is damaged. Who asks for that very file is told.
+pub(crate) fn undamaged<T>(read: Result<T, ImageError>) -> Result<Option<T>, ImageError> {
+    match read {
+        Err(error @ ImageError::Damaged { .. }) => {
+            tracing::warn!(%error, "left out");
+            Ok(None)
+        }
+        read => read.map(Some),
+    }
 }
 
 fn open_record(path: &Path) -> Result<Option<File>, ImageError> {
