@@ -624,7 +624,7 @@ mod tests {
         if nix::unistd::geteuid().is_root() {
             return;
         }
-        fs::set_permissions(dir.path().join("file"), Permissions::from_mode(0)).expect("set");
+        fs::set_permissions(dir.path().join("file"), Permissions::from_mode(0o000)).expect("set");
         let mut archive = TreeArchive::of(dir.path(), Marks::Ignored).expect("a directory");
         archive.read_to_end(&mut Vec::new()).expect_err("refused");
         let error = archive.take_error().expect("kept");

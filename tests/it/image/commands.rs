@@ -9,7 +9,7 @@ use serde_json::json;
 use tar::EntryType;
 
 use super::fixtures::{Image, Images, Tar};
-use crate::support::{stderr, stdout};
+use crate::support::{kennel_path, stderr, stdout};
 
 #[test]
 fn an_image_is_listed_and_shown() {

@@ -1,5 +1,5 @@
-//! `kennel image`: the store of images. It is in the executable `kennel-image`, so that `kennel run` carries no code that
-//! unpacks archives. It runs no command of the user.
+//! `kennel image`: the store of images. It is in the executable `kennel-image`, so that `kennel run` carries
+//! no code that unpacks archives. It runs no command of the user.
 
 mod export;
 mod import;
