@@ -20,6 +20,7 @@ use crate::image::fault::Fault;
 use crate::image::new_layer::{Budget, NewLayer};
 use crate::image::tree::LowerLayers;
 use crate::report::error::image::ImageError;
+use crate::sys;
 
 /// The size of a piece that goes from thread to thread, and how many may wait.
 const PIECE: usize = 256 << 10;
@@ -81,11 +82,13 @@ pub(crate) fn apply(
     let budget = workplace.budget;
     let (sender, receiver) = sync_channel(WAITING);
     let (sent, applied) = thread::scope(|scope| {
-        let applier = scope.spawn(move || apply_pieces(receiver, workplace));
+        let applier = thread::Builder::new().name("kennel-layer".to_owned());
+        let applier = applier.spawn_scoped(scope, move || apply_pieces(receiver, workplace))?;
         let sent = uncompress(&mut raw, &sender, budget);
         drop(sender);
-        (sent, applier.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    });
+        Ok((sent, applier.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))))
+    })
+    .map_err(|error: io::Error| Fault::Write(error).of_layer(layer, b""))?;
     let outcome = match (sent, applied) {
         // The reader knows why the archive ended early.
         (Err(fault), _) => Err(fault.of_layer(layer, b"")),
@@ -254,6 +257,10 @@ fn apply_pieces(pieces: Receiver<Vec<u8>>, workplace: Workplace<'_>) -> Result<A
 /// Lets this thread, and nothing else of the process, write only below one directory and read only below
 /// it and another one. It has no effect on a kernel without Landlock.
 fn restrict(writable: OwnedFd, readable: OwnedFd) -> Result<(), RulesetError> {
+    // Before Linux 5.19, Landlock allows no link from one directory to another.
+    if sys::landlock_abi() < 2 {
+        return Ok(());
+    }
     let all = AccessFs::from_all(ABI::V5);
     let reading: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
     Ruleset::default()

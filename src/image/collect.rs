@@ -19,7 +19,9 @@ use crate::image::digest::Digest;
 use crate::image::layer::{LayerLock, LayerRecord};
 use crate::image::limits::LayerNote;
 use crate::image::reference::Reference;
-use crate::image::store::{Image, ImageRecord, LAYERS, RECORD_SUFFIX, Store, file_names, read_record};
+use crate::image::store::{
+    Image, ImageRecord, LAYERS, RECORD_SUFFIX, Store, file_names, read_record, undamaged,
+};
 use crate::image::work::{TEMPORARY, WorkDirectory, remove_tree};
 use crate::image::writer::StoreWriter;
 use crate::report::error::image::ImageError;
@@ -128,11 +130,13 @@ impl StoreWriter {
     pub fn prune(&self, unused_for: Option<Duration>) -> Result<Pruned, ImageError> {
         let mut pruned = Pruned::default();
         let now = SystemTime::now();
-        for image in self.store.images()? {
+        let named: BTreeSet<Digest> = self.store.names()?.iter().map(|name| name.image).collect();
+        for digest in self.store.digests()? {
+            let Some(used) = self.store.last_use(&digest)? else { continue };
             // A time in the future is no age.
-            let age = now.duration_since(image.used).unwrap_or_default();
-            if image.names.is_empty() || unused_for.is_some_and(|most| age >= most) {
-                match self.remove_image(&image.digest, &mut pruned) {
+            let age = now.duration_since(used).unwrap_or_default();
+            if !named.contains(&digest) || unused_for.is_some_and(|most| age >= most) {
+                match self.remove_image(&digest, &mut pruned) {
                     Err(ImageError::InUse { .. } | ImageError::NotFound { .. }) => {}
                     removed => removed?,
                 }
@@ -153,7 +157,8 @@ impl StoreWriter {
         let named: BTreeSet<Digest> = names.iter().map(|name| name.image).collect();
         let mut kept = BTreeSet::new();
         for digest in self.store.digests()? {
-            let Some(record) = read_record::<ImageRecord>(&self.store.image_path(&digest))? else { continue };
+            let record = undamaged(read_record::<ImageRecord>(&self.store.image_path(&digest)))?;
+            let Some(record) = record.flatten() else { continue };
             usage.images += 1;
             if named.contains(&digest) {
                 kept.extend(record.layers);
@@ -176,9 +181,8 @@ impl StoreWriter {
         let above = self.store.path().join(TEMPORARY);
         for name in file_names(&above)? {
             let path = above.join(name);
-            let left = WorkDirectory::lock(&path).map_err(ImageError::io("clean up", &path))?;
-            // What cannot be removed now hinders nobody.
-            drop(left);
+            // Dropping it removes it. What cannot be removed now hinders nobody.
+            drop(WorkDirectory::lock(&path));
         }
         self.collect_layers(&mut Pruned::default())
     }
@@ -218,7 +222,7 @@ impl StoreWriter {
 
     /// Removes the layers that no image has and nobody holds.
     fn collect_layers(&self, pruned: &mut Pruned) -> Result<(), ImageError> {
-        let used = self.used_layers()?;
+        let Some(used) = self.used_layers()? else { return Ok(()) };
         let mut locked = Vec::new();
         for id in layer_ids(&self.store)? {
             if !used.contains(&id) {
@@ -229,7 +233,7 @@ impl StoreWriter {
             return Ok(());
         }
         // Before the locks, an import may have ended.
-        let used = self.used_layers()?;
+        let Some(used) = self.used_layers()? else { return Ok(()) };
         for lock in locked.into_iter().filter(|lock| !used.contains(lock.id())) {
             let record = lock.record()?;
             let directory = lock.directory().clone();
@@ -261,14 +265,16 @@ impl StoreWriter {
         lock.remove()
     }
 
-    fn used_layers(&self) -> Result<BTreeSet<String>, ImageError> {
+    /// The layers that images have; `None` if the record of an image is damaged, so that this is not known.
+    fn used_layers(&self) -> Result<Option<BTreeSet<String>>, ImageError> {
         let mut used = BTreeSet::new();
         for digest in self.store.digests()? {
-            if let Some(record) = read_record::<ImageRecord>(&self.store.image_path(&digest))? {
-                used.extend(record.layers);
+            match undamaged(read_record::<ImageRecord>(&self.store.image_path(&digest)))? {
+                None => return Ok(None),
+                Some(record) => used.extend(record.into_iter().flat_map(|record| record.layers)),
             }
         }
-        Ok(used)
+        Ok(Some(used))
     }
 }
 

@@ -167,7 +167,7 @@ impl LayerLock {
         Ok(record.filter(|_| self.directory.is_dir()))
     }
 
-    /// Writes the record. The directory of the layer is put in place after that.
+    /// Writes the record, once the directory of the layer is in place.
     pub(crate) fn write(&self, record: &LayerRecord) -> io::Result<()> {
         self.clear()?;
         let mut file = &*self.file;

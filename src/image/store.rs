@@ -128,10 +128,12 @@ impl Store {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_default() -> Result<Self, ImageError> {
-        let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let set =
+            |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| !path.as_os_str().is_empty());
         Self::open(set("KENNEL_IMAGES").unwrap_or_else(|| {
-            let data = set("XDG_DATA_HOME").unwrap_or_else(|| Caller::current_home().join(".local/share"));
-            data.join("kennel/images")
+            // The specification of XDG says that a relative path there does not count.
+            let data = set("XDG_DATA_HOME").filter(|path| path.is_absolute());
+            data.unwrap_or_else(|| Caller::current_home().join(".local/share")).join("kennel/images")
         }))
     }
 
@@ -249,7 +251,7 @@ impl Store {
         }
     }
 
-    /// All images, sorted by their digests.
+    /// All images, sorted by their digests. One whose record is damaged is left out.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -263,7 +265,7 @@ impl Store {
             let path = self.image_path(&digest);
             // It may have been removed meanwhile.
             let Some(file) = open_record(&path)? else { continue };
-            let record: ImageRecord = parse_record(&file, &path)?;
+            let Some(record) = undamaged(parse_record::<ImageRecord>(&file, &path))? else { continue };
             let used = file.metadata().and_then(|metadata| metadata.modified());
             let config = ImageConfig::from_json(record.config.as_bytes())?;
             let mut names = names.remove(&digest).unwrap_or_default();
@@ -281,6 +283,14 @@ impl Store {
         Ok(images)
     }
 
+    /// When an image was used last; `None` if there is no such image.
+    #[cfg(feature = "image")]
+    pub(crate) fn last_use(&self, digest: &Digest) -> Result<Option<SystemTime>, ImageError> {
+        let path = self.image_path(digest);
+        let used = open_record(&path)?.map(|file| file.metadata()?.modified()).transpose();
+        used.map_err(ImageError::io("look at image", &path))
+    }
+
     /// The digests of all images, sorted.
     pub(crate) fn digests(&self) -> Result<Vec<Digest>, ImageError> {
         let names = file_names(&self.path.join(IMAGES))?;
@@ -288,12 +298,12 @@ impl Store {
         Ok(names.iter().filter_map(digest).collect())
     }
 
-    /// All names.
+    /// All names, but for damaged ones.
     pub(crate) fn names(&self) -> Result<Vec<NameRecord>, ImageError> {
         let directory = self.path.join(NAMES);
         let mut names = Vec::new();
         for name in file_names(&directory)? {
-            names.extend(read_record(&directory.join(name))?);
+            names.extend(undamaged(read_record(&directory.join(name)))?.flatten());
         }
         Ok(names)
     }
@@ -336,6 +346,17 @@ pub(crate) fn file_names(directory: &Path) -> Result<Vec<String>, ImageError> {
     }
     names.sort();
     Ok(names)
+}
+
+/// `None` in place of what is damaged. Who asks for that very file is told.
+pub(crate) fn undamaged<T>(read: Result<T, ImageError>) -> Result<Option<T>, ImageError> {
+    match read {
+        Err(error @ ImageError::Damaged { .. }) => {
+            tracing::warn!(%error, "left out");
+            Ok(None)
+        }
+        read => read.map(Some),
+    }
 }
 
 fn open_record(path: &Path) -> Result<Option<File>, ImageError> {

@@ -375,8 +375,9 @@ fn place(tree: &Path, lock: &LayerLock, record: &LayerRecord, root_mode: u32) ->
     if to.symlink_metadata().is_ok() {
         remove_tree(to)?;
     }
-    lock.write(record)?;
     fs::rename(tree, to)?;
-    // To move a directory to another parent takes the right to write in it, so its mode comes last.
-    fs::set_permissions(to, fs::Permissions::from_mode(root_mode))
+    // To move a directory to another parent takes the right to write in it, so its mode comes after that. The
+    // layer counts from its record on.
+    fs::set_permissions(to, fs::Permissions::from_mode(root_mode))?;
+    lock.write(record)
 }

@@ -79,8 +79,17 @@ fn a_beginning_that_several_images_share_is_ambiguous() {
         Err(error @ ImageError::Damaged { .. }) => assert!(error.remedy().is_some()),
         answer => panic!("{answer:?}"),
     }
+    // It hinders nobody else, and nothing is removed that it might have.
+    let layers = store.layers(&[layer("a")]).expect("stored");
+    drop(layers);
+    assert!(store.store.images().expect("list").is_empty());
+    store.store.writer().expect("another writer");
+    assert_eq!(store.stored_layers(), 1);
     fs::remove_file(records.join(format!("{}.json", digests[0]))).expect("removed");
     store.writer.remove(&reference("aaaa")).expect("removed");
+    assert_eq!(store.stored_layers(), 0);
+    fs::write(records.join(format!("{}.json", digests[0])), "").expect("written");
+    assert_eq!(store.writer.prune(None).expect("pruned").images.len(), 1);
 }
 
 #[test]

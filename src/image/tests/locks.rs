@@ -11,7 +11,7 @@ use super::*;
 #[test]
 fn eight_imports_at_once_make_each_layer_once() {
     let store = TestStore::new();
-    let archives: Vec<Vec<u8>> = (0..4)
+    let archives: Vec<Vec<u8>> = (0..4_u32)
         .map(|number| {
             let tar = (0..50)
                 .fold(Tar::new().dirs(&["d"]), |tar, file| tar.file(&format!("d/{number}-{file}"), "x"));
