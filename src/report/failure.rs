@@ -368,6 +368,7 @@ mod tests {
     use crate::capabilities::sbpl::SbplError;
     use crate::report::error::Error;
     use crate::report::error::audit::AuditError;
+    use crate::report::error::image::{EntryRefusal, ImageError};
     use crate::report::error::listen::ListenError;
     use crate::report::error::policy::PolicyError;
 
@@ -523,6 +524,12 @@ mod tests {
             Box::new(Error::Grant { what: "workspace", path: path(), source: source(), remedy: None }),
             Box::new(Error::View { what: "place", path: path(), reason: "no".to_owned(), remedy: None }),
             Box::new(AuditError::Read { path: path(), source: source() }),
+            Box::new(ImageError::Entry {
+                layer: "1".to_owned(),
+                entry: name.to_owned(),
+                reason: EntryRefusal::Absolute,
+            }),
+            Box::new(ImageError::Damaged { path: path(), reason: name.to_owned() }),
             Box::new(PolicyError::Read { path: path(), source: source() }),
             Box::new(PolicyError::Conflict {
                 target: path(),
@@ -546,6 +553,8 @@ mod tests {
         let found: Vec<(Failure, Class)> = vec![
             ((&Error::io("x")(io())).into(), Class::RuntimeError),
             ((&AuditError::Read { path: path(), source: io() }).into(), Class::RuntimeError),
+            ((&ImageError::NotFound { name: "app".to_owned() }).into(), Class::LoadFailed),
+            ((&ImageError::InUse { image: "sha256:0".to_owned() }).into(), Class::RuntimeError),
             ((&ListenError::Running { name: "a".to_owned() }).into(), Class::RuntimeError),
             ((&PolicyError::Read { path: path(), source: io() }).into(), Class::LoadFailed),
             ((&PolicyError::value("k", "v", "no")).into(), Class::CapabilityDenied),

@@ -65,7 +65,7 @@ pub enum ImageError {
         source: io::Error,
     },
     /// A file of the store does not hold what Kennel wrote.
-    #[error("image store, {}: {reason}", shown(path))]
+    #[error("image store, {}: {}", shown(path), harmless(reason))]
     Damaged {
         /// The file.
         path: PathBuf,
