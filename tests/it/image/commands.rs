@@ -32,7 +32,8 @@ fn an_image_is_listed_and_shown() {
     assert_eq!(shown["config"], serde_json::from_slice::<serde_json::Value>(&image.config).unwrap());
     assert_eq!((&shown["digest"], &shown["names"]), (&json!(image.digest()), &json!(["a:1", "other/b:2"])));
     let layers = shown["layers"].as_array().unwrap();
-    let sizes: Vec<_> = layers.iter().map(|layer| layer["size"].as_u64().unwrap() as usize).collect();
+    let sizes: Vec<_> =
+        layers.iter().map(|layer| usize::try_from(layer["size"].as_u64().unwrap()).unwrap()).collect();
     assert_eq!(sizes, image.layers.iter().map(Vec::len).collect::<Vec<_>>());
     for absent in ["b:3", "sha256:00000000"] {
         let said = images.refused(&["inspect", absent]);
@@ -93,7 +94,7 @@ fn pruning_removes_what_has_no_name_or_is_old() {
     let record = images.store().join(format!("images/{hex}.json"));
     File::options().write(true).open(record).unwrap().set_modified(used).unwrap();
     let reclaimable = images.json(&["df"])["reclaimable"].as_u64().unwrap();
-    assert_eq!(reclaimable as usize, unnamed.layers[0].len());
+    assert_eq!(usize::try_from(reclaimable).unwrap(), unnamed.layers[0].len());
 
     let said = images.ok(&["prune"]);
     assert!(said.starts_with(&format!("removed image {}\nfreed 1 layer, ", unnamed.digest())), "{said}");

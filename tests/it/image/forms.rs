@@ -74,7 +74,7 @@ fn files_become_an_image_of_one_layer() {
     fs::hard_link(root.join("bin/run"), root.join("bin/again")).unwrap();
     symlink("run", root.join("bin/link")).unwrap();
     fs::write(root.join("etc/secret"), "secret").unwrap();
-    fs::set_permissions(root.join("etc/secret"), Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(root.join("etc/secret"), Permissions::from_mode(0o000)).unwrap();
     let before = tree(&root);
 
     let digest = images.ok(&["import", "root", "--name", "mine:1"]);

@@ -197,7 +197,7 @@ fn what_cannot_be_read_is_named() {
         return;
     }
     let file = images.file("closed", "x");
-    fs::set_permissions(&file, Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o000)).unwrap();
     let said = images.refused(&["import", &file]);
     assert!(said.contains(&format!("read {file}: Permission denied")), "{said}");
 }
