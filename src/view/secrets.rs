@@ -142,6 +142,14 @@ pub(crate) fn secrets_below<'p>(
     home_secrets.filter(|path| exists(path)).collect()
 }
 
+/// A place of secrets, of the caller or the system, that exists below `directory`.
+pub(crate) fn secret_below(directory: &Path, caller: &Caller) -> Option<PathBuf> {
+    let of_system = SYSTEM_SECRETS.iter().map(PathBuf::from).chain(session_directories(caller));
+    let own = [cache_store::own_directory(caller), Store::path_of(caller)];
+    let all = home_secrets(caller).chain(of_system).chain(own);
+    all.filter(|path| is_within(path, directory)).find(|path| exists(path))
+}
+
 /// Whether `path` is a place of secrets or inside one.
 pub(crate) fn is_secret(path: &Path, caller: &Caller) -> bool {
     is_secret_of(path, &caller.homes) || is_within(path, &cache_store::own_directory(caller))

@@ -37,6 +37,24 @@ fn landlock_is_what_the_table_of_kernels_says() {
 }
 
 #[test]
+fn another_root_is_mounted_or_refused_by_old_kernels() {
+    if is_too_old() {
+        return skip(module_path!(), TOO_OLD);
+    }
+    let (root, dir) = (workspace(), workspace());
+    let flags = ["--root", root.path().to_str().unwrap()];
+    let kernel = Host::detect().kernel;
+    if (kernel.0, kernel.1) < (6, 8) {
+        let said = refused(dir.path(), &flags);
+        assert!(said.contains("cannot mount another root layer by layer"), "{said}");
+        return;
+    }
+    let output = kennel(dir.path(), &flags, &["true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(127), "{output:?}");
+    assert!(stderr(&output).contains("true: not found in the sandbox"), "{output:?}");
+}
+
+#[test]
 fn a_plain_run_has_what_the_abi_gives_and_reports_the_rest() {
     if is_too_old() {
         return skip(module_path!(), TOO_OLD);

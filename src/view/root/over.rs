@@ -2,17 +2,21 @@
 //! itself.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::policy::network::NetworkMode;
 use crate::report::error::Error;
+use crate::report::failure::shown;
 use crate::report::place_kind::PlaceKind;
 use crate::view::inputs::Inputs;
 use crate::view::node::TmpfsSize;
+use crate::view::paths::source::BindSource;
 use crate::view::root::OtherRoot;
 use crate::view::root::tree::Found;
-use crate::view::{Node, View, desktop, grants, system};
+use crate::view::secrets::{is_secret, secret_below};
+use crate::view::{Access, Node, View, desktop, grants, system};
 
 /// The directory for files of Kennel's own.
 const OWN: &str = "/dev/.kennel";
@@ -23,8 +27,12 @@ pub(crate) const EMPTY: &str = "/dev/.kennel/empty";
 /// Adds the root to the view, and what belongs over it.
 ///
 /// # Errors
-/// The host has no `/dev/null`; the root has something else where directories of the kernel must be.
+/// The host has no `/dev/null`; the root has something else where directories of the kernel must be, or holds
+/// what no sandbox may show.
 pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>, root: &Arc<OtherRoot>) -> Result<(), Error> {
+    if let (None, Some(layer)) = (&root.image, root.layers.first()) {
+        check_directory(inputs, layer)?;
+    }
     for at in ["/dev", "/proc", "/sys"] {
         if !matches!(root.tree.find(Path::new(at)), Found::Nothing | Found::Directory) {
             return Err(Error::View {
@@ -53,6 +61,26 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>, root: &Arc<OtherRoot>) 
     };
     view.offer(PlaceKind::File, "/etc/resolv.conf", Node::file(servers));
     Ok(())
+}
+
+/// Refuses a directory of the caller with known secrets or in a file system of the kernel: in a root, nothing
+/// would cover them.
+fn check_directory(inputs: &Inputs<'_>, layer: &BindSource) -> Result<(), Error> {
+    let refused = |source: io::Error| Error::Grant {
+        what: PlaceKind::Root.as_str(),
+        path: layer.path.clone(),
+        source,
+        remedy: Some("name a directory that holds nothing but a root file system".into()),
+    };
+    system::check_source(layer, Access::Write).map_err(refused)?;
+    let own = is_secret(&layer.path, inputs.caller).then(|| layer.path.clone());
+    match own.or_else(|| secret_below(&layer.path, inputs.caller)) {
+        None => Ok(()),
+        Some(secret) => {
+            let reason = format!("{} lies in it, a known place of secrets", shown(&secret));
+            Err(refused(io::Error::new(io::ErrorKind::InvalidInput, reason)))
+        }
+    }
 }
 
 /// The path of the `number`th file that is bound over one of the root.

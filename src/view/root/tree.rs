@@ -90,11 +90,12 @@ impl LayerTree {
     pub(crate) fn read(&self, path: &str) -> Option<String> {
         let Found::File { on_host } = self.find(&self.follow(Path::new(path), |_| true)) else { return None };
         let file = fs::File::options().read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(on_host).ok()?;
-        let is_small = |metadata: fs::Metadata| metadata.is_file() && metadata.len() <= LARGEST;
-        let mut text = Vec::new();
-        if is_small(file.metadata().ok()?) {
-            file.take(LARGEST).read_to_end(&mut text).ok()?;
+        let metadata = file.metadata().ok()?;
+        if !metadata.is_file() || metadata.len() > LARGEST {
+            return None;
         }
+        let mut text = Vec::new();
+        file.take(LARGEST).read_to_end(&mut text).ok()?;
         Some(String::from_utf8_lossy(&text).into_owned())
     }
 
@@ -201,7 +202,7 @@ mod tests {
         let at = |name: &str| dir.path().join("0/etc").join(name);
         nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("works");
         fs::File::create(at("large")).expect("works").set_len(1 << 40).expect("works");
-        assert_eq!(tree.read("/etc/fifo").unwrap_or_default(), "");
-        assert_eq!(tree.read("/etc/large").unwrap_or_default(), "");
+        assert_eq!(tree.read("/etc/fifo"), None);
+        assert_eq!(tree.read("/etc/large"), None);
     }
 }

@@ -106,10 +106,8 @@ mod tests {
             assert_eq!(of(given).expect("works"), (uid, gid, home.into()), "{given:?}");
         }
         for wrong in ["nobody", "-1", "+5", "4294967295", "postgres:wheel", "postgres:", "0x1", " 0"] {
-            assert!(
-                of(Some(wrong)).expect_err("refused").to_string().contains("the root has no such"),
-                "{wrong}"
-            );
+            let error = of(Some(wrong)).expect_err(wrong);
+            assert!(format!("{error:?}").contains("the root has no such"), "{wrong}: {error:?}");
         }
     }
 }

@@ -30,7 +30,8 @@ pub use place::{
 };
 pub use processes::{SIGNALS, children, descendants, lives, own_children, process_state};
 pub use program::{copy_program, write_program};
-pub use root::{can_mount_root, other_root};
+pub(crate) use root::require_root;
+pub use root::{mounts_roots, other_root};
 pub use screen::Screen;
 pub use second_pass::{pass, second_pass};
 pub use world::{World, payload, policy_at, runtime};

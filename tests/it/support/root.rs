@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use super::{TempDir, has, workspace};
+use super::{TempDir, workspace};
 
 /// What tests run in it.
 const PROGRAMS: &[&str] = &[
@@ -16,12 +16,21 @@ const PROGRAMS: &[&str] = &[
     "rmdir", "sleep", "stat", "touch",
 ];
 
-/// Whether such a root can be made and mounted: it takes ldd(1), and Linux 6.8.
-pub fn can_mount_root() -> bool {
+/// Leaves a test on a host where such a root cannot be made or mounted.
+macro_rules! require_root {
+    () => {
+        crate::support::require!(crate::support::has("ldd"), "ldd");
+        crate::support::require!(crate::support::mounts_roots(), "another root, Linux 6.8");
+    };
+}
+pub(crate) use require_root;
+
+/// Whether this kernel takes the layers of an overlay one by one.
+pub fn mounts_roots() -> bool {
     let name = nix::sys::utsname::uname().unwrap();
     let release = name.release().to_str().unwrap();
     let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
-    has("ldd") && (numbers.next(), numbers.next()) >= (Some(6), Some(8))
+    (numbers.next(), numbers.next()) >= (Some(6), Some(8))
 }
 
 /// A directory with [`PROGRAMS`], the libraries that they load, and two users. `/bin` and `/lib` are links,

@@ -10,16 +10,9 @@ use std::{
 use kennel::{Error, Isolation, Policy, Session};
 
 use crate::support::{
-    TempDir, World, can_mount_root, fails, is_without_user_namespace, only_as_root, other_root, refused,
-    require, run, shell, stderr, stdout, succeeds, workspace,
+    TempDir, World, fails, is_without_user_namespace, only_as_root, other_root, refused, require_root, run,
+    shell, skip, stderr, stdout, succeeds, workspace,
 };
-
-/// Leaves a test on a host that cannot mount another root.
-macro_rules! require_root {
-    () => {
-        require!(can_mount_root(), "Linux 6.8 and ldd");
-    };
-}
 
 /// The flags for a root, before others.
 fn flags<'f>(root: &'f TempDir, more: &[&'f str]) -> Vec<&'f str> {
@@ -49,7 +42,9 @@ fn commands_see_the_root_and_nothing_of_the_host() {
 #[test]
 fn commands_are_root_or_the_user_that_is_named() {
     require_root!();
-    require!(!is_without_user_namespace(), "a user namespace");
+    if is_without_user_namespace() {
+        return skip(module_path!(), "root has no user namespace here");
+    }
     let (root, here) = (other_root(), workspace());
     for (user, ids, home) in [
         (None, "0 0", "/root"),
@@ -246,6 +241,36 @@ fn roots_that_cannot_be_used_are_refused() {
     let output = run(here.path(), &flags(&empty, &[]), &["sh"]);
     assert_eq!(output.status.code(), Some(127), "{output:?}");
     assert!(stderr(&output).contains("sh: not found in the sandbox"), "{output:?}");
+}
+
+/// In a root, nothing covers secrets.
+#[test]
+fn a_root_with_known_secrets_is_refused() {
+    require_root!();
+    let world = World::new();
+    fs::create_dir_all(world.in_home(".ssh/keys")).unwrap();
+    fs::create_dir(world.in_home("system")).unwrap();
+    let run = |at: &str| {
+        let at = world.in_home(at);
+        let output = world.run(&["--root", at.to_str().unwrap()], "true");
+        (output.status.code(), stderr(&output))
+    };
+    for at in ["", ".ssh", ".ssh/keys"] {
+        let (status, said) = run(at);
+        assert!(status == Some(125) && said.contains("a known place of secrets"), "{at}: {said}");
+    }
+    let (status, said) = run("system");
+    assert!(status == Some(127) && said.contains("not found in the sandbox"), "{said}");
+}
+
+#[test]
+fn a_root_in_a_file_system_of_the_kernel_is_refused() {
+    only_as_root!();
+    require_root!();
+    for at in ["/sys/kernel", "/dev/shm/../../sys/fs"] {
+        let said = refused(workspace().path(), &["--root", at]);
+        assert!(said.contains("kernel file system"), "{at}: {said}");
+    }
 }
 
 #[test]

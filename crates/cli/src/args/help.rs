@@ -97,7 +97,7 @@ Examples:
   kennel session stop a1
 
 `start` takes the flags of `kennel run`, also --policy, except --overlay-size, --diff, --commit, --discard, --ask, --learn, \
---tty, --exit-code and --json. With --overlay, kennel diff NAME shows the changes. Stopping a session that does not \
+--tty, --exit-code, --json and --entrypoint. With --overlay, kennel diff NAME shows the changes. Stopping a session that does not \
 exist is not an error.";
 
 pub(crate) const START: &str = "\
