@@ -144,6 +144,17 @@ def test_a_policy_survives_its_text():
     assert Policy.from_dict({"audit": "/a"}).audit == Audit("/a")
 
 
+def test_an_image_needs_no_workspace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "p.toml"
+    file.write_text("image = 'a:1'\nuser = '0'")
+    policy = Policy.from_file(file)
+    assert (policy.image, policy.user, policy.root, policy.workspace) == ("a:1", "0", None, "")
+    assert not policy.protect
+    assert shown(policy)["image"] == shown(Policy(image="a:1"))["image"] == "a:1"
+    assert shown(Policy(root=tmp_path))["workspace"] == ""
+
+
 def test_mistakes_are_errors():
     for keys in ({"nonsense": 1}, {"limits": {"x": 1}}, {"mounts": [{"type": "ro", "x": 1}]}):
         with pytest.raises(kennel.PolicyError, match="unknown key"):

@@ -245,6 +245,9 @@ class Policy(_Keys):
     protect: list[Path] = field(default_factory=list)
     git: str | None = None
     cwd: Path | None = None
+    image: str | None = None
+    root: Path | None = None
+    user: str | None = None
     hostname: str | None = None
     tmp: str | None = None
     isolation: str | None = None
@@ -307,7 +310,8 @@ class Policy(_Keys):
         """Keeps commands from changing the policy of the next session."""
         file = os.path.realpath(path)
         workspace = os.path.realpath(os.fspath(self.workspace or "."))
-        if file.startswith(workspace.rstrip("/") + "/"):
+        # With another root there may be no workspace.
+        if self.workspace != "" and file.startswith(workspace.rstrip("/") + "/"):
             self.protect = [*self.protect, os.path.relpath(file, workspace)]
         elif any(each.type == "rw" and _is_below(file, each.source) for each in self.mounts):
             self.mounts = [*self.mounts, Mount.ro(file)]
