@@ -26,7 +26,7 @@ use crate::sys;
 const PIECE: usize = 256 << 10;
 const WAITING: usize = 8;
 
-/// The largest window of zstd, as a power of two: 128 MiB.
+/// The largest window of zstd, as a power of two: 128 MiB, what `zstd --long` makes at most by itself.
 const ZSTD_WINDOW: u32 = 27;
 
 /// Compressions by the first bytes of a file, other than those that are read.
@@ -223,7 +223,8 @@ fn open<'r, R: Read + 'r>(mut raw: R) -> Result<Box<dyn Read + 'r>, Fault> {
     })
 }
 
-fn zstd_reader<R: BufRead>(whole: R) -> io::Result<zstd::Decoder<'static, R>> {
+/// The content of a zstd file.
+pub(crate) fn zstd_reader<R: BufRead>(whole: R) -> io::Result<zstd::Decoder<'static, R>> {
     let mut decoder = zstd::Decoder::with_buffer(whole)?;
     decoder.window_log_max(ZSTD_WINDOW)?;
     Ok(decoder)

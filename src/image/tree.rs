@@ -17,8 +17,6 @@ use crate::sys;
 use crate::sys::dirfd::{self, DIRECTORY};
 use crate::sys::inode::{FileKind, kind};
 
-/// The mark of a directory that hides what lower layers have in it, for mounts with `userxattr`.
-pub(crate) const OPAQUE: &str = "user.overlay.opaque";
 /// Attributes that are overlayfs's own.
 pub(crate) const OF_OVERLAY: &[u8] = b"user.overlay.";
 
@@ -49,11 +47,10 @@ pub(crate) enum LayerFile {
 
 impl LayerFile {
     pub(crate) fn of(stat: &FileStat) -> Self {
-        let is_device = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFCHR;
         match kind(stat) {
             FileKind::Directory => Self::Directory,
             FileKind::Link => Self::Link,
-            _ if is_device && stat.st_rdev == 0 => Self::Whiteout,
+            _ if sys::is_whiteout(stat) => Self::Whiteout,
             _ => Self::Other,
         }
     }
@@ -71,11 +68,11 @@ pub(crate) fn make_whiteout(directory: impl AsFd, name: &OsStr) -> nix::Result<(
 
 /// Marks a directory as opaque.
 pub(crate) fn make_opaque(directory: impl AsFd) -> io::Result<()> {
-    xattr::set_deref(sys::own_path(directory), OPAQUE, b"y")
+    xattr::set_deref(sys::own_path(directory), sys::OPAQUE, b"y")
 }
 
 fn is_opaque(directory: impl AsFd) -> io::Result<bool> {
-    Ok(xattr::get_deref(sys::own_path(directory), OPAQUE)?.is_some_and(|value| value == b"y"))
+    Ok(xattr::get_deref(sys::own_path(directory), sys::OPAQUE)?.is_some_and(|value| value == b"y"))
 }
 
 /// The user's attributes of a file, without those of overlayfs.

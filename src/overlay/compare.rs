@@ -142,11 +142,7 @@ fn read_or_zeroes(file: &File, buffer: &mut [u8], at: u64) -> io::Result<()> {
     Ok(())
 }
 
-// The marks of overlayfs, in the form of an unprivileged mount (`userxattr`): see overlayfs.rst in the kernel
-// documentation.
-
-/// Marks a directory that hides the lower one instead of merging with it.
-pub(crate) const OPAQUE: &str = "user.overlay.opaque";
+// Marks of overlayfs; the others are in `sys`.
 
 /// Marks an entry copied up from the workspace. An unprivileged overlay does not record its origin.
 pub(crate) const ORIGIN: &str = "user.overlay.origin";
@@ -171,11 +167,6 @@ pub(crate) fn has_own_lists(upper: &OwnedFd, lists: &AccessLists) -> io::Result<
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(false),
         names => Ok(names?.any(|name| name == ORIGIN)),
     }
-}
-
-/// Whether this is a whiteout: overlayfs's marker of a deleted entry.
-pub(crate) fn is_whiteout(stat: &FileStat) -> bool {
-    stat.st_mode & libc::S_IFMT == libc::S_IFCHR && stat.st_rdev == 0
 }
 
 #[cfg(test)]

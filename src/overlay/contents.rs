@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::readlinkat;
 use nix::sys::stat::fstat;
 
-use crate::overlay::compare::is_whiteout;
 use crate::overlay::tree::ReadableTree;
 use crate::report::failure;
+use crate::sys;
 use crate::sys::inode::{FileKind, kind};
 use crate::sys::mode::Mode;
 
@@ -58,7 +58,7 @@ impl Side {
     /// Reads what is at `path`, at most `most` bytes.
     pub(crate) fn read(tree: &ReadableTree<'_>, path: &Path, most: u64) -> io::Result<Self> {
         tree.open_above(path)?;
-        let Some(stat) = tree.tree.stat(path)?.filter(|stat| !is_whiteout(stat)) else {
+        let Some(stat) = tree.tree.stat(path)?.filter(|stat| !sys::is_whiteout(stat)) else {
             return Ok(Self::default());
         };
         let contents = match kind(&stat) {

@@ -17,13 +17,14 @@ use xattr::FileExt;
 
 use crate::overlay::apply::{Commit, Opened};
 use crate::overlay::clock::modified;
-use crate::overlay::compare::{ACCESS_LISTS, AccessLists, OPAQUE, ordinary, without_attribute};
+use crate::overlay::compare::{ACCESS_LISTS, AccessLists, ordinary, without_attribute};
 use crate::overlay::ledger_state::LedgerState;
 use crate::overlay::place::TemporaryEntry;
 use crate::overlay::scan::ChangedEntry;
 use crate::overlay::tree::OverlayTree;
 use crate::overlay::{compare, tree};
 use crate::report::change::Refusal;
+use crate::sys;
 use crate::sys::dirfd::change_mode;
 use crate::sys::inode::{FileKind, Identity, kind};
 use crate::sys::own_path;
@@ -162,7 +163,7 @@ impl Commit<'_> {
         temporary.put(name, path, found.lower.as_ref(), state)?;
         // The overlay now has a lower directory here. Mark the upper one opaque, so that an entry removed
         // from it does not show the lower one.
-        let _ = File::from(upper_directory).set_xattr(OPAQUE, b"y");
+        let _ = File::from(upper_directory).set_xattr(sys::OPAQUE, b"y");
         self.made.insert(path.to_owned(), Identity::of_held(&held)?);
         self.modes.push(Opened::new(path, held, mode(upper))?);
         Ok(())

@@ -13,12 +13,13 @@ use nix::errno::Errno;
 use nix::sys::stat::{Mode, SFlag, fstat, mknodat};
 use xattr::FileExt;
 
-use crate::overlay::compare::{OPAQUE, mark};
+use crate::overlay::compare::mark;
 use crate::overlay::ledger_state::LedgerState;
 use crate::overlay::scan::{ChangedEntry, MAX_BYTES, MAX_DEPTH};
 use crate::overlay::tree::{OverlayTree, ReadableTree};
 use crate::protect::recheck;
 use crate::report::change::Change;
+use crate::sys;
 use crate::sys::dirfd;
 use crate::sys::dirfd::{change_mode, mode_of, names, open_up};
 use crate::sys::inode::{FileKind, kind};
@@ -168,7 +169,7 @@ impl LayerDirectories<'_> {
     }
 
     fn is_opaque(&self, path: &Path) -> io::Result<bool> {
-        Ok(mark(&self.changed.list(path)?, OPAQUE)?.is_some_and(|value| value == b"y"))
+        Ok(mark(&self.changed.list(path)?, sys::OPAQUE)?.is_some_and(|value| value == b"y"))
     }
 
     /// Lets a directory that hides the workspace's one merge with it, and shows the same: what it lacked gets
@@ -192,10 +193,12 @@ impl LayerDirectories<'_> {
                     dirfd::stat(&upper, name)?.is_some_and(|it| kind(&it) == FileKind::Directory);
                 if is_directory && self.lower_directory(&below)? {
                     let directory = self.changed.list(&below)?;
-                    with_rights(&directory, || File::from(directory.try_clone()?).set_xattr(OPAQUE, b"y"))?;
+                    with_rights(&directory, || {
+                        File::from(directory.try_clone()?).set_xattr(sys::OPAQUE, b"y")
+                    })?;
                 }
             }
-            File::from(upper.try_clone()?).remove_xattr(OPAQUE)
+            File::from(upper.try_clone()?).remove_xattr(sys::OPAQUE)
         })
     }
 }

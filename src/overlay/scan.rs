@@ -15,11 +15,12 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, readlinkat};
 use nix::sys::stat::FileStat;
 
-use crate::overlay::compare::{OPAQUE, ORIGIN, is_whiteout, mark, same_contents, same_mode, same_time};
+use crate::overlay::compare::{ORIGIN, mark, same_contents, same_mode, same_time};
 use crate::overlay::ledger_state::LedgerState;
 use crate::overlay::tree::{OverlayTree, ReadableTree};
 use crate::overlay::{compare, tree};
 use crate::report::change::ChangeKind;
+use crate::sys;
 use crate::sys::dirfd;
 use crate::sys::dirfd::names;
 use crate::sys::inode::{FileKind, Identity, kind};
@@ -158,7 +159,7 @@ impl Scan<'_> {
         lower: Option<FileStat>,
         level: &Level,
     ) -> io::Result<()> {
-        if is_whiteout(&upper) {
+        if sys::is_whiteout(&upper) {
             return lower.map_or(Ok(()), |lower| self.deleted(path, lower, level));
         }
         if kind(&upper) == FileKind::Directory {
@@ -191,7 +192,7 @@ impl Scan<'_> {
         };
         // Directories below an opaque one have no mark of their own: overlayfs does not look at the lower
         // layer there.
-        let is_opaque = level.is_opaque || mark(&directory, OPAQUE)?.is_some_and(|value| value == b"y");
+        let is_opaque = level.is_opaque || mark(&directory, sys::OPAQUE)?.is_some_and(|value| value == b"y");
         let below = lower.filter(|lower| kind(lower) == FileKind::Directory);
         // An origin mark means that it was copied up from this path, as overlayfs does not rename lower
         // directories: so the workspace directory is gone.

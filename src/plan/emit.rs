@@ -57,12 +57,8 @@ pub(crate) fn emit(
         reader: inputs.reader(),
     };
     // What covers are made of comes first, because a cover can lie anywhere.
-    let mut own = None;
     match &view.root {
-        Some(root) => {
-            emitter.root(root);
-            own = Some(Path::new("/dev"));
-        }
+        Some(root) => emitter.root(root),
         None => emitter.make_dirs_to(empty, Path::new("/")),
     }
     layers::mount(view, emitter.setup);
@@ -71,12 +67,11 @@ pub(crate) fn emit(
     }
     // These are binds of the sandbox's own files, so the files come first.
     let is_late = |place: &ViewEntry| matches!(place.node, Node::CoverFile | Node::OwnFile { .. });
-    let is_first = |target: &Path| own.is_some_and(|own| lexical::is_within(target, own));
-    let places = || view.iter().filter(|(target, _)| *target != Path::new("/"));
-    let first = places().filter(|(target, place)| is_first(target) && !is_late(place));
-    let rest = places().filter(|(target, place)| !is_first(target) && !is_late(place));
-    let covers = places().filter(|(_, place)| is_late(place));
-    for (target, place) in first.chain(rest).chain(covers) {
+    // Another root has them in the sandbox's own /dev.
+    let is_first = |target: &Path| view.root.is_some() && lexical::is_within(target, Path::new("/dev"));
+    let mut places: Vec<_> = view.iter().filter(|(target, _)| *target != Path::new("/")).collect();
+    places.sort_by_key(|(target, place)| (is_late(place), !is_first(target)));
+    for (target, place) in places {
         emitter.place(target, place)?;
     }
     emitter.make_start_directory();

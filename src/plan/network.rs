@@ -301,16 +301,9 @@ pub(crate) fn show_resolver(view: &mut View, inputs: &Inputs<'_>) {
     if !is_transparent(inputs) {
         return;
     }
-    let usual = Path::new("/etc/resolv.conf");
+    let usual = view.follow(Path::new("/etc/resolv.conf")).into_owned();
+    let usual = &*usual;
     let contents = "# The name server of this sandbox: it knows what is allowed.\nnameserver 127.0.0.1\n";
-    if view.root.is_some() {
-        return view.wall(
-            PlaceKind::NameServer,
-            &view.follow(usual),
-            Node::file(contents),
-            Protection::Proxy,
-        );
-    }
     let is_hosts = view.host_path(usual).is_some() && !view.is_merged(usual);
     let mut show = |at: &Path, node| view.wall(PlaceKind::NameServer, at, node, Protection::Proxy);
     if !is_hosts {

@@ -404,3 +404,14 @@ pub(crate) fn random() -> nix::Result<u64> {
     // The kernel returns up to 256 bytes in one piece.
     if usize::try_from(count) == Ok(bytes.len()) { Ok(u64::from_ne_bytes(bytes)) } else { Err(Errno::EIO) }
 }
+
+// The marks of overlayfs, in the form of an unprivileged mount (`userxattr`): see overlayfs.rst in the kernel
+// documentation.
+
+/// Marks a directory that hides the lower one instead of merging with it.
+pub(crate) const OPAQUE: &str = "user.overlay.opaque";
+
+/// Whether this is a whiteout: overlayfs's marker of a deleted entry.
+pub(crate) fn is_whiteout(stat: &FileStat) -> bool {
+    stat.st_mode & libc::S_IFMT == libc::S_IFCHR && stat.st_rdev == 0
+}

@@ -241,10 +241,15 @@ impl View {
         place.node.is_mount().then_some((Path::new(path), place))
     }
 
+    /// The mount that has what is at `target`: one at that place, or the nearest above it.
+    pub(crate) fn mount_of(&self, target: &Path) -> Option<(&Path, &ViewEntry)> {
+        self.mount_at(target).or_else(|| self.mount_above(target))
+    }
+
     /// The host path that is visible at `target`.
     pub(crate) fn host_path(&self, target: &Path) -> Option<PathBuf> {
         let target = &*self.follow(target);
-        let (at, place) = self.mount_at(target).or_else(|| self.mount_above(target))?;
+        let (at, place) = self.mount_of(target)?;
         shown_by(at, place, target)
     }
 

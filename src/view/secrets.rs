@@ -53,6 +53,12 @@ fn home_secrets(caller: &Caller) -> impl Iterator<Item = PathBuf> {
     caller.homes.iter().flat_map(|home| HOME_SECRETS.iter().map(move |name| home.join(name)))
 }
 
+/// Secrets of the system, and what Kennel itself keeps for the caller.
+fn system_secrets(caller: &Caller) -> impl Iterator<Item = PathBuf> {
+    let own = [cache_store::own_directory(caller), Store::path_of(caller)];
+    SYSTEM_SECRETS.iter().map(PathBuf::from).chain(session_directories(caller)).chain(own)
+}
+
 /// The existing secrets by canonical path, and the unresolved paths of those behind links. A secret of the
 /// system is looked at only if the view shows its path.
 ///
@@ -60,13 +66,8 @@ fn home_secrets(caller: &Caller) -> impl Iterator<Item = PathBuf> {
 /// A secret cannot be looked at, and a command could still see it.
 fn existing(view: &View, inputs: &Inputs<'_>) -> Result<(Vec<BindSource>, Vec<UnresolvedPath>), Error> {
     let home_secrets = home_secrets(inputs.caller).filter(|path| inputs.names.may_exist(path));
-    let system_secrets = SYSTEM_SECRETS
-        .iter()
-        .map(PathBuf::from)
-        .chain(session_directories(inputs.caller))
-        .chain([cache_store::own_directory(inputs.caller), Store::path_of(inputs.caller)]);
     let shown = view.shown();
-    let system_secrets = system_secrets.filter(|path| shown.has(path));
+    let system_secrets = system_secrets(inputs.caller).filter(|path| shown.has(path));
     let (mut secrets, mut ways) = (Vec::new(), Vec::new());
     for path in home_secrets.chain(system_secrets) {
         let Some(secret) = find(view, inputs, PlaceKind::Secret.as_str(), &path)? else { continue };
@@ -144,9 +145,7 @@ pub(crate) fn secrets_below<'p>(
 
 /// A place of secrets, of the caller or the system, that exists below `directory`.
 pub(crate) fn secret_below(directory: &Path, caller: &Caller) -> Option<PathBuf> {
-    let of_system = SYSTEM_SECRETS.iter().map(PathBuf::from).chain(session_directories(caller));
-    let own = [cache_store::own_directory(caller), Store::path_of(caller)];
-    let all = home_secrets(caller).chain(of_system).chain(own);
+    let all = home_secrets(caller).chain(system_secrets(caller));
     all.filter(|path| is_within(path, directory)).find(|path| exists(path))
 }
 

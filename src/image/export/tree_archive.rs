@@ -17,6 +17,8 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, major, minor};
 use tar::{EntryType, Header};
 use xattr::FileExt;
 
+use crate::sys;
+
 /// Bytes of a block of tar.
 const BLOCK: usize = 512;
 
@@ -25,9 +27,6 @@ const LONGEST_NAME: usize = 100;
 
 /// Sizes from here on are PAX attributes: the field has eleven octal digits.
 const LARGE: u64 = 1 << 33;
-
-/// The attribute by which overlayfs marks a directory that hides the one below it, with `userxattr`.
-const OPAQUE: &str = "user.overlay.opaque";
 
 /// How deep directories may be nested.
 const MOST_LEVELS: usize = 1_000;
@@ -246,7 +245,7 @@ impl TreeArchive {
                 self.header(&path, &found, EntryType::Symlink, More::link(target.as_bytes()));
             }
             SFlag::S_IFIFO => self.header(&path, &found, EntryType::Fifo, More::default()),
-            SFlag::S_IFCHR if self.marks == Marks::Kept && found.st_rdev == 0 => self.whiteout(&path, &found),
+            _ if self.marks == Marks::Kept && sys::is_whiteout(&found) => self.whiteout(&path, &found),
             SFlag::S_IFCHR => self.header(&path, &found, EntryType::Char, More::default()),
             _ => self.header(&path, &found, EntryType::Block, More::default()),
         }
@@ -424,7 +423,7 @@ impl Read for TreeArchive {
 
 /// Whether overlayfs hides what is below a directory.
 fn is_opaque(directory: &OwnedFd) -> io::Result<bool> {
-    match File::from(directory.try_clone()?).get_xattr(OPAQUE) {
+    match File::from(directory.try_clone()?).get_xattr(sys::OPAQUE) {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(false),
         value => Ok(value?.is_some_and(|value| value == b"y")),
     }
@@ -586,7 +585,7 @@ mod tests {
             let device = nix::sys::stat::makedev(0, 0);
             nix::sys::stat::mknod(&place(name), SFlag::S_IFCHR, Mode::empty(), device)
         };
-        if whiteout("gone").is_err() || xattr::set(place("opaque"), OPAQUE, b"y").is_err() {
+        if whiteout("gone").is_err() || xattr::set(place("opaque"), sys::OPAQUE, b"y").is_err() {
             return;
         }
         fs::hard_link(place("gone"), place("opaque/gone")).expect("linked");

@@ -5,12 +5,10 @@ use std::io::{self, BufReader, Read};
 use flate2::bufread::MultiGzDecoder;
 
 use super::archive::Part;
+use crate::image::blob::zstd_reader;
 
 const GZIP: &[u8] = b"\x1f\x8b";
 const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
-
-/// The largest window of zstd, as a power of two: 128 MiB, what `zstd --long` makes at most by itself.
-const WINDOW: u32 = 27;
 
 /// Whether the beginning of a file is that of a compression which is read.
 pub(super) fn is_supported(beginning: &[u8]) -> bool {
@@ -27,7 +25,5 @@ pub(super) fn decoder(part: Part) -> io::Result<Box<dyn Read + Send>> {
     if !is_zstd {
         return Ok(Box::new(MultiGzDecoder::new(buffered)));
     }
-    let mut decoder = zstd::Decoder::with_buffer(buffered)?;
-    decoder.window_log_max(WINDOW)?;
-    Ok(Box::new(decoder))
+    Ok(Box::new(zstd_reader(buffered)?))
 }

@@ -52,8 +52,7 @@ impl View {
 
     /// Whether another root has what is at `path`, and not a mount over it.
     pub(crate) fn is_of_root(&self, path: &Path) -> bool {
-        let mount = self.mount_at(path).or_else(|| self.mount_above(path));
-        mount.is_some_and(|(_, place)| matches!(place.node, Node::Root { .. }))
+        self.mount_of(path).is_some_and(|(_, place)| matches!(place.node, Node::Root { .. }))
     }
 
     /// Where `path` leads over the links of [`offer_link`](Self::offer_link).

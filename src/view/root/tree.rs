@@ -6,18 +6,18 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
+use nix::sys::stat::lstat;
 
+use crate::sys;
 use crate::sys::dirfd::MOST_LINKS;
+use crate::sys::inode::{FileKind, kind};
 use crate::sys::locked;
 use crate::view::paths::walk::reversed;
-
-/// The attribute of a directory that hides the same directory of the layers below it.
-const OPAQUE: &str = "user.overlay.opaque";
 
 /// The most bytes of a file that is read.
 const LARGEST: u64 = 1 << 20;
@@ -75,12 +75,14 @@ impl LayerTree {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Found::Directory };
         for part in &*self.parts(above) {
             let on_host = part.join(name);
-            let Ok(metadata) = fs::symlink_metadata(&on_host) else { continue };
-            return match fs::read_link(&on_host) {
-                _ if is_whiteout(&metadata) => Found::Nothing,
-                Ok(to) => Found::Link { to },
-                Err(_) if metadata.is_dir() => Found::Directory,
-                Err(_) => Found::File { on_host },
+            let Ok(stat) = lstat(&on_host) else { continue };
+            return match kind(&stat) {
+                _ if sys::is_whiteout(&stat) => Found::Nothing,
+                FileKind::Directory => Found::Directory,
+                FileKind::Link => {
+                    fs::read_link(&on_host).map_or(Found::File { on_host }, |to| Found::Link { to })
+                }
+                _ => Found::File { on_host },
             };
         }
         Found::Nothing
@@ -108,9 +110,10 @@ impl LayerTree {
         let mut parts = Vec::new();
         for part in &*self.parts(above) {
             let part = part.join(name);
-            match fs::symlink_metadata(&part) {
-                Ok(metadata) if metadata.is_dir() => {
-                    let is_opaque = xattr::get(&part, OPAQUE).is_ok_and(|it| it.is_some_and(|it| it == b"y"));
+            match lstat(&part) {
+                Ok(stat) if kind(&stat) == FileKind::Directory => {
+                    let is_opaque =
+                        xattr::get(&part, sys::OPAQUE).is_ok_and(|it| it.is_some_and(|it| it == b"y"));
                     parts.push(part);
                     if is_opaque {
                         break;
@@ -125,11 +128,6 @@ impl LayerTree {
         locked(&self.parts).insert(directory.to_owned(), Arc::clone(&parts));
         parts
     }
-}
-
-/// Whether this is character device 0:0.
-fn is_whiteout(metadata: &fs::Metadata) -> bool {
-    metadata.file_type().is_char_device() && metadata.rdev() == 0
 }
 
 #[cfg(test)]
@@ -154,7 +152,7 @@ mod tests {
                     nix::sys::stat::mknod(&at(name), kind, nix::sys::stat::Mode::empty(), 0).expect("works");
                 } else if let Some(name) = entry.strip_prefix('!') {
                     fs::create_dir_all(at(name)).expect("works");
-                    xattr::set(at(name), OPAQUE, b"y").expect("works");
+                    xattr::set(at(name), sys::OPAQUE, b"y").expect("works");
                 } else if entry.ends_with('/') {
                     fs::create_dir_all(at(entry)).expect("works");
                 } else {

@@ -92,7 +92,7 @@ fn confine(run: &Run) -> Result<Finished, Error> {
     let prompt = run.ask.then(|| Prompt::open(&run.policy, &mut policy)).transpose()?;
     let choice = Choice::of(run, &mut policy)?;
     let words = words(run, &policy)?;
-    let (program, arguments) = words.split_first().ok_or_else(no_command)?;
+    let call @ (program, arguments) = words.split_first().ok_or_else(no_command)?;
     let mut confinement = match (choice, &prompt) {
         (Some(choice), _) => Confinement::Session(choice),
         (None, prompt) => {
@@ -116,7 +116,7 @@ fn confine(run: &Run) -> Result<Finished, Error> {
                 Ok(Finished { outcome: ended?, settled: Ok(Settled::default()), learned: Ok(None) })
             }
             Confinement::Session(choice) => {
-                in_session(run, &policy, prompt.as_ref(), learning.as_ref(), choice, &words).await
+                in_session(run, &policy, prompt.as_ref(), learning.as_ref(), choice, call).await
             }
         }
     });
@@ -161,7 +161,7 @@ async fn in_session(
     prompt: Option<&Prompt>,
     learning: Option<&Learning>,
     choice: &mut Choice,
-    words: &[OsString],
+    (program, arguments): (&OsString, &[OsString]),
 ) -> Result<Finished, Error> {
     start_blocking_thread().await?;
     let prepare = async |policy: &Policy| {
@@ -174,7 +174,6 @@ async fn in_session(
         progress::awaiting("preparing the sandbox", builder.prepare()).await
     };
     let session = choice.prepare(policy, prepare).await?;
-    let (program, arguments) = words.split_first().ok_or_else(no_command)?;
     let mut command = session.command(program);
     command.args(arguments);
     let mut ended = until_outcome(run, policy, prompt, command).await;
