@@ -116,7 +116,7 @@ impl StoreWriter {
         let others = self.names_of(&image)?.into_iter().filter(|other| Some(other) != name.as_ref());
         match (&name, others.count()) {
             (Some(name), 1..) => self.remove_name(name, &mut pruned)?,
-            _ => self.remove_image(&image, &mut pruned)?,
+            _ => self.remove_image(&image, |_, _| true, &mut pruned)?,
         }
         self.collect_layers(&mut pruned)?;
         Ok(pruned)
@@ -130,16 +130,22 @@ impl StoreWriter {
     pub fn prune(&self, unused_for: Option<Duration>) -> Result<Pruned, ImageError> {
         let mut pruned = Pruned::default();
         let now = SystemTime::now();
+        // A time in the future is no age.
+        let is_old = |used| {
+            let age = now.duration_since(used).unwrap_or_default();
+            unused_for.is_some_and(|most| age >= most)
+        };
         let named: BTreeSet<Digest> = self.store.names()?.iter().map(|name| name.image).collect();
         for digest in self.store.digests()? {
             let Some(used) = self.store.last_use(&digest)? else { continue };
-            // A time in the future is no age.
-            let age = now.duration_since(used).unwrap_or_default();
-            if !named.contains(&digest) || unused_for.is_some_and(|most| age >= most) {
-                match self.remove_image(&digest, &mut pruned) {
-                    Err(ImageError::InUse { .. } | ImageError::NotFound { .. }) => {}
-                    removed => removed?,
-                }
+            if named.contains(&digest) && !is_old(used) {
+                continue;
+            }
+            // Before the lock, an import may have named it, or somebody may have used it.
+            let condition = |names: &[String], used| names.is_empty() || is_old(used);
+            match self.remove_image(&digest, condition, &mut pruned) {
+                Err(ImageError::InUse { .. } | ImageError::NotFound { .. }) => {}
+                removed => removed?,
             }
         }
         self.collect_layers(&mut pruned)?;
@@ -204,16 +210,28 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// Removes an image that nobody uses, with its names.
-    fn remove_image(&self, digest: &Digest, pruned: &mut Pruned) -> Result<(), ImageError> {
+    /// Removes an image that nobody uses, with its names, if its names and the time of its last use meet a
+    /// condition.
+    fn remove_image(
+        &self,
+        digest: &Digest,
+        condition: impl FnOnce(&[String], SystemTime) -> bool,
+        pruned: &mut Pruned,
+    ) -> Result<(), ImageError> {
         let not_found = || ImageError::NotFound { name: digest.to_string() };
+        let path = self.store.image_path(digest);
         // A damaged one can be removed, too.
         let lock = self.store.lock_record(digest, FlockArg::LockExclusiveNonblock)?;
         let lock = lock.ok_or_else(not_found)?;
-        for name in self.names_of(digest)? {
+        let used = lock.metadata().and_then(|metadata| metadata.modified());
+        let used = used.map_err(ImageError::io("look at image", &path))?;
+        let names = self.names_of(digest)?;
+        if !condition(&names, used) {
+            return Ok(());
+        }
+        for name in names {
             self.remove_name(&name, pruned)?;
         }
-        let path = self.store.image_path(digest);
         fs::remove_file(&path).map_err(ImageError::io("remove", &path))?;
         drop(lock);
         pruned.images.push(*digest);

@@ -329,9 +329,9 @@ impl StoreWriter {
             let reason = "the digest of an image is no name";
             return Err(ImageError::Reference { text: name.to_string(), reason });
         };
-        if !self.store.image_path(image).exists() {
-            return Err(ImageError::NotFound { name: image.to_string() });
-        }
+        // While it is locked nobody removes it for want of a name.
+        let not_found = || ImageError::NotFound { name: image.to_string() };
+        let _lease = self.store.lock_record(image, FlockArg::LockShared)?.ok_or_else(not_found)?;
         let path = self.store.name_path(&name);
         self.write(&NameRecord { name, image: *image }, &path).map(drop)
     }
