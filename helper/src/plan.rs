@@ -18,6 +18,9 @@ pub const MOST_FORGONE: usize = 32;
 /// Most overlays whose parts are shown ([`Step::Layer`]).
 pub const MOST_LAYERS: usize = 16;
 
+/// The source of the overlay of another root, by which its mount is known.
+pub const ROOT_SOURCE: &CStr = c"kennel-root";
+
 /// Most private file systems that the inside checks after a command ([`Step::CheckTmpfs`]).
 pub const MOST_TMPFS: usize = 8;
 
@@ -76,8 +79,9 @@ enum Step<'w> {
     LandlockRestrict {},
     /// prctl(2).
     Prctl { option: u32, argument: u64 },
-    /// capset(2): drops every capability.
-    DropCapabilities {},
+    /// capset(2): drops every capability, but for the low 32 ones in `but`. Of these execve(2) makes the
+    /// ambient ones effective; until then none is.
+    DropCapabilities { but: u32 },
     /// keyctl(KEYCTL_JOIN_SESSION_KEYRING): an empty anonymous session keyring.
     NewKeyring {},
     /// prlimit(2).

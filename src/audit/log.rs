@@ -197,6 +197,7 @@ mod tests {
             arguments: many.len(),
             argv: Some(many.clone()),
             directory: huge.clone(),
+            root: None,
         };
         let spawn = Record::Spawn(SpawnRecord {
             allowed: None,

@@ -20,7 +20,15 @@ use crate::report::outcome::{Ended, Usage};
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Record<'r> {
     /// A session is ready.
-    Session { profile: Profile, workspace: String, network: NetworkMode, enforcement: Level },
+    Session {
+        profile: Profile,
+        workspace: String,
+        network: NetworkMode,
+        enforcement: Level,
+        /// The root file system, if that is not the host's.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        root: Option<&'r str>,
+    },
     /// A session has ended.
     SessionEnd {},
     /// A command is about to start.
@@ -32,6 +40,8 @@ pub(crate) enum Record<'r> {
         #[serde(skip_serializing_if = "Option::is_none")]
         argv: Option<Vec<String>>,
         directory: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        root: Option<&'r str>,
     },
     /// A command has ended, or could not be started.
     Exit {
@@ -292,6 +302,7 @@ mod tests {
                 workspace: "/w".to_owned(),
                 network: NetworkMode::None,
                 enforcement: Level::Full,
+                root: Some("image sha256:0"),
             },
             Record::SessionEnd {},
             Record::Exec {
@@ -299,6 +310,7 @@ mod tests {
                 arguments: 1,
                 argv: Some(vec!["a".to_owned()]),
                 directory: "/w".to_owned(),
+                root: Some("image sha256:0"),
             },
             Record::Exit {
                 ended: EndRecord::Ended(Ended::Exited),

@@ -29,6 +29,8 @@ pub(crate) struct Origin {
     pub(crate) connector: Option<Arc<str>>,
     /// The spawn, by the id of its first record.
     pub(crate) spawn: Option<Arc<str>>,
+    /// The root file system in words, if that is not the host's.
+    pub(crate) root: Option<Arc<str>>,
 }
 
 /// The audit trail of one sandbox. A sandbox without a log has one too, because it numbers the commands.
@@ -138,6 +140,7 @@ impl Trail {
                 arguments: arguments.len(),
                 argv: with_argv.then(|| arguments.iter().map(text).collect()),
                 directory: directory.display().to_string(),
+                root: self.origin.root.as_deref(),
             }
         })?;
         exec.needs_exit = self.log.is_some();

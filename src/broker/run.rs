@@ -172,7 +172,7 @@ impl BrokerAudit {
         let path =
             std::path::absolute(&audit.path).map_err(Error::io("find the directory of the audit log"))?;
         let audit = Audit { path, arguments: false, ..audit };
-        let origin = Origin { connector, spawn: None };
+        let origin = Origin { connector, spawn: None, root: None };
         let trail = Trail::new(Some(&Arc::new(Log::open(&audit)?)), origin);
         Ok(Self { audit, trail })
     }

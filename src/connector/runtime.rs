@@ -230,7 +230,7 @@ impl Runtime {
         };
         let gate = Arc::new(Gate::new(Arc::new(settings))?);
         let own_name: Arc<str> = name(manifest).into();
-        let origin = Origin { connector: Some(Arc::clone(&own_name)), spawn: None };
+        let origin = Origin { connector: Some(Arc::clone(&own_name)), spawn: None, root: None };
         let trail = Trail::new(shared.audit.as_ref().map(|(_, log)| log), origin);
         let proxy = Arc::new(Proxy::new(&gate, &trail));
         let client = shared.client.clone().unwrap_or_else(|| {

@@ -1,6 +1,7 @@
 //! The mounts that this process sees, and the disk below a directory. Only reads.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
+use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,27 @@ impl MountTable {
     /// If /proc is not readable.
     pub(crate) fn read() -> io::Result<Self> {
         read_proc("/proc/self/mountinfo").map(Self)
+    }
+
+    /// That of another process, by its file.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(crate) fn read_from(mut file: impl Read) -> io::Result<Self> {
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        Ok(Self(text))
+    }
+
+    /// Whether the mount with this number is of this type and source. A source with blanks is not found.
+    pub(crate) fn is_of(&self, id: u64, kind: &CStr, source: &CStr) -> bool {
+        let id = id.to_string();
+        self.lines().any(|line| {
+            let mut words = line.split(|byte| *byte == b' ');
+            let is_it = words.next() == Some(id.as_bytes());
+            let mut what = words.skip(5).skip_while(|word| *word != b"-").skip(1);
+            is_it && [kind, source].iter().all(|wanted| what.next() == Some(wanted.to_bytes()))
+        })
     }
 
     /// The file system type and the mount point of each mount. An error stands for a line that cannot be

@@ -85,7 +85,8 @@ impl Prepared {
 
     /// The audit trail of one sandbox of this policy.
     pub(crate) fn trail(&self) -> Arc<Trail> {
-        Trail::new(self.log.as_ref(), self.origin.clone())
+        let root = self.compiled.view.root.as_ref().map(|root| root.words().into());
+        Trail::new(self.log.as_ref(), Origin { root, ..self.origin.clone() })
     }
 
     /// Sets the callback for connections that no list decides. Only the first call counts.
@@ -306,7 +307,7 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::LandlockRule { path, .. } => format!("allow {} in Landlock", target(path)),
         Step::LandlockRestrict {} => "restrict by Landlock".to_owned(),
         Step::Prctl { option, .. } => format!("set process attribute {option}"),
-        Step::DropCapabilities {} => "drop capabilities".to_owned(),
+        Step::DropCapabilities { .. } => "drop capabilities".to_owned(),
         Step::DropBoundingSet {} => "empty the bounding set".to_owned(),
         Step::NewKeyring {} => "make a session keyring".to_owned(),
         Step::Limit { resource, soft, .. } => format!("limit {} to {soft}", limit(resource)),

@@ -34,7 +34,6 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
-use nix::unistd::geteuid;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
@@ -47,7 +46,7 @@ use crate::launch::supervisor::git_files::GitFiles;
 use crate::launch::supervisor::observed::Recorder;
 use crate::launch::supervisor::refused::{Refusals, RefusedCall};
 use crate::plan::compile::Compiled;
-use crate::plan::seccomp::rule::FilterVerdict;
+use crate::plan::seccomp::rule::{FilterUser, FilterVerdict};
 use crate::plan::seccomp::table::{SystemCall, judge};
 use crate::report::error::Error;
 use crate::sys;
@@ -105,7 +104,8 @@ impl Supervisor {
     pub(crate) fn follow(listener: OwnedFd, compiled: &Compiled) -> Result<Self, Error> {
         let sink = Sink::of(compiled);
         let files = GitFiles::of(&compiled.view).filter(|_| !compiled.commands.learns);
-        let asked = Asked { listener: Arc::new(listener), files, sink: sink.clone() };
+        let user = compiled.commands.user;
+        let asked = Asked { listener: Arc::new(listener), files, user, sink: sink.clone() };
         let task = match sink {
             Sink::Nothing => Task::spawn(asked).map(Some),
             Sink::Refusals(_) | Sink::Paths(_) => {
@@ -147,6 +147,7 @@ impl Drop for Task {
 struct Asked {
     listener: Arc<OwnedFd>,
     files: Option<GitFiles>,
+    user: FilterUser,
     sink: Sink,
 }
 
@@ -159,7 +160,7 @@ impl Asked {
     fn respond(&self, listener: BorrowedFd<'_>) -> Result<(), Errno> {
         let call = sys::receive_notification(listener).map_err(errno)?;
         let asked = SystemCall { number: call.data.nr.cast_unsigned(), arguments: call.data.args };
-        let (verdict, because) = judge(&asked);
+        let (verdict, because) = judge(&asked, self.user);
         let answer = self.answer(listener, &call, &asked, verdict);
         // Before the answer: when the command ends, its last call must be in the log.
         match &self.sink {
@@ -196,13 +197,13 @@ impl Asked {
             FilterVerdict::Refuse(errno) => return Answer::Made(errno.cast_signed()),
             FilterVerdict::Pretend | FilterVerdict::Kill => return Answer::Refused,
         };
-        let made =
-            WaitingThread::of(listener, call).and_then(|caller| AttributeCall::of(asked)?.carry_out(&caller));
+        let made = WaitingThread::of(listener, call)
+            .and_then(|caller| AttributeCall::of(asked)?.carry_out(&caller, self.user));
         match made {
             Ok(answer) => answer,
             Err(CallFailure::Errno(errno)) => Answer::Made(errno as i32),
             // As a filter without a supervisor would answer.
-            Err(CallFailure::Unseen) => match question.unanswered(geteuid().is_root()) {
+            Err(CallFailure::Unseen) => match question.unanswered(self.user) {
                 FilterVerdict::Pretend => Answer::Pretended,
                 _ => Answer::Refused,
             },

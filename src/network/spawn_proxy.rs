@@ -66,7 +66,7 @@ impl SpawnProxy {
     /// A proxy for the hosts of a policy. `name` is the connector that lines of the audit log name.
     #[must_use]
     pub fn new(policy: HostPolicy, name: impl Into<String>) -> Self {
-        Self::of(policy, Origin { connector: Some(name.into().into()), spawn: None })
+        Self::of(policy, Origin { connector: Some(name.into().into()), spawn: None, root: None })
     }
 
     pub(crate) fn of(policy: HostPolicy, origin: Origin) -> Self {

@@ -20,8 +20,10 @@ use crate::host::{Host, OLDEST};
 use crate::plan::bridge::BridgePlan;
 use crate::plan::compile::policy_facts::PolicyFacts;
 use crate::plan::environment::ClientVariables;
+use crate::plan::seccomp::rule::FilterUser;
 use crate::plan::{
-    Section, bridge, cgroup, environment, limits, namespaces, network, overlay, sections, worker_mounts,
+    Section, bridge, cgroup, environment, limits, namespaces, network, overlay, seccomp, sections,
+    worker_mounts,
 };
 use crate::policy::Policy;
 use crate::policy::audit::Audit;
@@ -210,6 +212,7 @@ fn finish_for(
         descriptors: limits::descriptors(&inputs),
         tmpfs_sizes,
         facts: Some(Arc::new(PolicyFacts::of(&inputs))),
+        user: seccomp::user(&inputs),
         explains: policy.explain,
         learns: policy.learn,
         wording: policy.wording,
@@ -460,6 +463,8 @@ pub(crate) struct CommandDefaults {
     pub(crate) tmpfs_sizes: Vec<TmpfsSize>,
     /// What explanations of refusals name. `None` in a plan without a policy.
     pub(crate) facts: Option<Arc<PolicyFacts>>,
+    /// Who commands are, to their filter.
+    pub(crate) user: FilterUser,
     /// Whether the policy asks that errors of commands are explained.
     pub(crate) explains: bool,
     /// Whether the policy asks what commands use.

@@ -55,6 +55,7 @@ pub(crate) fn emit(
         by_worker,
         on_host,
         reader: inputs.reader(),
+        keeps_overrides: inputs.fakes_root(),
     };
     // What covers are made of comes first, because a cover can lie anywhere.
     match &view.root {
@@ -63,7 +64,7 @@ pub(crate) fn emit(
     }
     layers::mount(view, emitter.setup);
     if gives_up_overrides(inputs) {
-        emitter.setup.push(Protection::Root, &Step::DropCapability { capability: overlay::DAC_OVERRIDE });
+        emitter.setup.push(Protection::Root, &overlay::without_overrides(inputs.fakes_root()));
     }
     // These are binds of the sandbox's own files, so the files come first.
     let is_late = |place: &ViewEntry| matches!(place.node, Node::CoverFile | Node::OwnFile { .. });
@@ -116,6 +117,8 @@ pub(crate) struct Emitter<'e> {
     pub(crate) on_host: Vec<MountOnHost>,
     /// As which user files of merged directories are opened.
     pub(crate) reader: Option<u32>,
+    /// Whether commands override modes of files.
+    keeps_overrides: bool,
 }
 
 impl Emitter<'_> {
@@ -389,7 +392,7 @@ impl Emitter<'_> {
             Node::Layered { .. } => layers::show(self.view, target, within, &place.node, self.setup),
             Node::Bind { source, .. } if self.view.overlay.as_ref().is_some_and(|it| it.target == target) => {
                 if let Some(overlaid) = &self.view.overlay {
-                    overlay::mount(overlaid, source, self.empty, within, self.setup);
+                    overlay::mount(overlaid, source, self.empty, within, self.keeps_overrides, self.setup);
                 }
             }
             // A bind of the merged tree. A bind of the host's directory would let writes bypass the overlay.
@@ -442,6 +445,7 @@ pub(crate) fn kernel_file_systems(view: &View, tmp: TmpLife, worker: &mut Sectio
         by_worker: &|_, _| false,
         on_host: Vec::new(),
         reader: None,
+        keeps_overrides: false,
     };
     let is_own = |node: &Node| matches!(node, Node::Proc { .. } | Node::DevPts);
     for (target, place) in view.iter() {

@@ -9,13 +9,18 @@ use kennel_helper::plan::Step;
 use crate::plan::Section;
 use crate::policy::network::NetworkMode;
 use crate::report::enforcement::{Enforcement, Protection, State};
-use crate::sys::birth::{DAC_READ_SEARCH, Users};
+use crate::sys::birth::{CAP_DAC_OVERRIDE, CAP_SYS_CHROOT, DAC_READ_SEARCH, Users};
 use crate::view::desktop;
 use crate::view::inputs::{Ids, Inputs};
 
 /// Securebits that take real root's privileges from uid 0, and lock that: SECBIT_NOROOT,
 /// SECBIT_NO_SETUID_FIXUP, SECBIT_NO_CAP_AMBIENT_RAISE and their locks (capabilities(7)).
 const SECUREBITS: u64 = 0b1100_1111;
+
+/// What root of another root keeps, as the bits of capset(2): package managers write to directories whose mode
+/// forbids it, and run scripts with another root directory. Both hold for files of the caller alone, which
+/// are those that the user namespace has an owner for.
+const FAKE_ROOT: u32 = 1 << CAP_DAC_OVERRIDE | 1 << CAP_SYS_CHROOT;
 
 /// The report if there is no user namespace.
 const WITHOUT_USERS: &str = "refused by this host: commands run as the host's root, without capabilities";
@@ -155,13 +160,20 @@ pub(crate) fn keyring(inputs: &Inputs<'_>, setup: &mut Section, enforcement: &mu
 }
 
 /// Appends the steps that give up every privilege for good. Init gives its own up too: it waits and signals
-/// without any.
+/// without any. What the commands of root of another root keep is in no effect before execve(2).
 pub(crate) fn privileges(inputs: &Inputs<'_>, walls: &mut Section, enforcement: &mut Enforcement) {
     if !inputs.kind.is_session() {
         lock_privileges(walls);
     }
-    walls.push(Protection::Capabilities, &Step::DropCapabilities {});
-    enforcement.set(Protection::Capabilities, State::Enforced, "none, bounding set empty");
+    let kept = if inputs.fakes_root() { FAKE_ROOT } else { 0 };
+    walls.push(Protection::Capabilities, &Step::DropCapabilities { but: kept });
+    let detail = match kept {
+        0 => "none, bounding set empty",
+        _ => {
+            "in the sandbox's own user namespace CAP_DAC_OVERRIDE and CAP_SYS_CHROOT, which installing takes"
+        }
+    };
+    enforcement.set(Protection::Capabilities, State::Enforced, detail);
     enforcement.set(Protection::NoNewPrivs, State::Enforced, "set-user-id programs gain nothing");
 }
 

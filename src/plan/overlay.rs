@@ -25,6 +25,7 @@ use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::report::shortage::of_path;
+use crate::sys::birth::CAP_DAC_OVERRIDE;
 use crate::sys::dirfd::open_without_links;
 use crate::sys::file_system::FileSystem;
 use crate::sys::inode::Identity;
@@ -37,9 +38,6 @@ use crate::view::paths::source::BindSource;
 use crate::view::paths::symlink_check;
 use crate::view::paths::symlink_check::PolicyPath;
 use crate::view::{Access, Node, Origin, Overlaid, View};
-
-/// CAP_DAC_OVERRIDE of capabilities(7).
-pub(crate) const DAC_OVERRIDE: u32 = 1;
 
 /// What the outside needs to list and to commit changes.
 #[derive(Clone, Debug)]
@@ -108,6 +106,15 @@ pub(crate) fn merged(view: &View, workspace: &BindSource, protected: &mut Protec
     Some(Merged { workspace: workspace.clone(), upper, never, patterns: protected.patterns.clone() })
 }
 
+/// The step after the last overlay of PID 1. Root of another root has the capability again from execve(2) on.
+pub(crate) fn without_overrides(keeps: bool) -> Step<'static> {
+    let capability = CAP_DAC_OVERRIDE;
+    match keeps {
+        true => Step::SetEffective { capability, has: 0 },
+        false => Step::DropCapability { capability },
+    }
+}
+
 /// Appends the steps that mount the overlay of `workspace`. They build it in the sandbox's own empty
 /// directory and empty that directory again.
 pub(crate) fn mount(
@@ -115,6 +122,7 @@ pub(crate) fn mount(
     workspace: &BindSource,
     stage: &Path,
     within: Within,
+    keeps_overrides: bool,
     setup: &mut Section,
 ) {
     let mut push = |step: &Step<'_>| setup.push(Protection::Root, step);
@@ -143,7 +151,7 @@ pub(crate) fn mount(
     let options = options(&at("lower"), &changes, overlaid.keeps);
     let merged = &relative(&at("merged"));
     push(&Step::Mount { kind: c"overlay", target: merged, within: Within::Root, flags, options: &options });
-    push(&Step::DropCapability { capability: DAC_OVERRIDE });
+    push(&without_overrides(keeps_overrides));
     push(&Step::Move { from: merged, to: &relative(&overlaid.target), within });
     if overlaid.hands_out {
         push(&Step::HandOutUpper { path: &relative(&changes.join(UPPER)) });

@@ -1,6 +1,7 @@
 //! The seccomp filter: from lists of system calls to the instructions that the kernel runs.
 //!
-//! The program is the same for every policy, but for the ids of the caller. This folder installs nothing; the
+//! The program is the same for every policy, but for the ids of the caller, and for root of another root
+//! ([`FilterUser`]). This folder installs nothing; the
 //! inside does that.
 //!
 //! Terms, from the text to the kernel:
@@ -34,32 +35,62 @@ pub(crate) mod table;
 mod tests;
 pub(crate) mod tree;
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use libc::sock_filter;
 
 use crate::plan::seccomp::observed::OBSERVED;
-use crate::plan::seccomp::rule::{FilterQuestion, FilterVerdict, Word};
+use crate::plan::seccomp::rule::{FilterQuestion, FilterUser, FilterVerdict, Word};
 use crate::plan::seccomp::table::FilterPart;
-use crate::view::inputs::Ids;
+use crate::view::inputs::{Ids, Inputs};
+
+/// Who commands are.
+pub(crate) fn user(inputs: &Inputs<'_>) -> FilterUser {
+    match inputs.ids().user {
+        _ if inputs.fakes_root() => FilterUser::FakeRoot,
+        0 => FilterUser::Root,
+        _ => FilterUser::Ordinary,
+    }
+}
 
 /// The filter that every command runs under, before [`program`] completes it. Building it on first use takes
 /// 10 µs.
-pub(crate) fn full() -> &'static [sock_filter] {
-    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(FilterPart::Full));
-    &PROGRAM
+pub(crate) fn full(user: FilterUser) -> &'static [sock_filter] {
+    static PROGRAMS: Programs = Programs::of(FilterPart::Full);
+    PROGRAMS.get(user)
 }
 
 /// The part for a zygote: everything except the calls that make workers. Workers inherit it.
-pub(crate) fn for_zygote() -> &'static [sock_filter] {
-    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(FilterPart::Zygote));
-    &PROGRAM
+pub(crate) fn for_zygote(user: FilterUser) -> &'static [sock_filter] {
+    static PROGRAMS: Programs = Programs::of(FilterPart::Zygote);
+    PROGRAMS.get(user)
 }
 
 /// The part for a worker. With the zygote's part it equals the whole filter.
-pub(crate) fn for_worker() -> &'static [sock_filter] {
-    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(FilterPart::Worker));
-    &PROGRAM
+pub(crate) fn for_worker(user: FilterUser) -> &'static [sock_filter] {
+    static PROGRAMS: Programs = Programs::of(FilterPart::Worker);
+    PROGRAMS.get(user)
+}
+
+/// One part of the filter, for each user.
+struct Programs {
+    part: FilterPart,
+    plain: OnceLock<Vec<sock_filter>>,
+    fake_root: OnceLock<Vec<sock_filter>>,
+}
+
+impl Programs {
+    const fn of(part: FilterPart) -> Self {
+        Self { part, plain: OnceLock::new(), fake_root: OnceLock::new() }
+    }
+
+    fn get(&self, user: FilterUser) -> &[sock_filter] {
+        let program = match user {
+            FilterUser::Ordinary | FilterUser::Root => &self.plain,
+            FilterUser::FakeRoot => &self.fake_root,
+        };
+        program.get_or_init(|| tree::compile(&table::ranges(self.part, user), &table::rules(user)))
+    }
 }
 
 /// About what the filter asks its listener.
@@ -76,27 +107,27 @@ pub(crate) enum Asks {
 }
 
 /// Completes a filter: the own ids, and what becomes of its questions.
-pub(crate) fn program(filter: &[sock_filter], asks: Asks, ids: Ids) -> Vec<sock_filter> {
-    filter.iter().map(|step| completed(*step, asks, ids)).collect()
+pub(crate) fn program(filter: &[sock_filter], asks: Asks, ids: Ids, user: FilterUser) -> Vec<sock_filter> {
+    filter.iter().map(|step| completed(*step, asks, ids, user)).collect()
 }
 
-fn completed(mut step: sock_filter, asks: Asks, ids: Ids) -> sock_filter {
+fn completed(mut step: sock_filter, asks: Asks, ids: Ids, user: FilterUser) -> sock_filter {
     match (step.code, step.k) {
         (tree::EQUAL, rules::OWN_USER) => step.k = ids.user,
         (tree::EQUAL, rules::OWN_GROUP) => step.k = ids.group,
-        (tree::RETURN, answer) => step.k = returned(answer, asks, ids.user == 0),
+        (tree::RETURN, answer) => step.k = returned(answer, asks, user),
         _ => {}
     }
     step
 }
 
-fn returned(answer: u32, asks: Asks, is_root: bool) -> u32 {
+fn returned(answer: u32, asks: Asks, user: FilterUser) -> u32 {
     let question = [FilterQuestion::Mode, FilterQuestion::Owner];
     let question = question.into_iter().find(|question| FilterVerdict::Ask(*question).encode() == answer);
     let refuses = answer & libc::SECCOMP_RET_ACTION_FULL == libc::SECCOMP_RET_ERRNO;
     let as_it_is = [FilterVerdict::refuse(libc::ENOSYS), FilterVerdict::Pretend].map(FilterVerdict::encode);
     match (asks, question) {
-        (Asks::Nothing, Some(question)) => question.unanswered(is_root).encode(),
+        (Asks::Nothing, Some(question)) => question.unanswered(user).encode(),
         (Asks::Questions | Asks::Refusals, Some(_)) => libc::SECCOMP_RET_USER_NOTIF,
         (Asks::Refusals, None) if refuses && !as_it_is.contains(&answer) => libc::SECCOMP_RET_USER_NOTIF,
         (_, None) => answer,
@@ -170,10 +201,6 @@ pub(crate) fn for_bridge() -> Vec<sock_filter> {
 /// The filter of a reaper. Any call that it does not list ends the reaper.
 pub(crate) fn for_reaper() -> Vec<sock_filter> {
     tree::compile(&table::only(syscalls::REAPER, &[]), &[])
-}
-
-fn part(part: FilterPart) -> Vec<sock_filter> {
-    tree::compile(&table::ranges(part), rules::RULES)
 }
 
 /// The program as `seccomp(2)` reads it: `struct sock_filter { code: u16, jt: u8, jf: u8, k: u32 }`, eight

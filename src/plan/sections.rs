@@ -44,7 +44,8 @@ pub(crate) fn setup_steps(
         // With `explain`, each worker installs the whole filter. A refusal by the zygote's filter would hide
         // the call from the listener, because a refusal takes precedence over a notification (seccomp(2)).
         if inputs.host.seccomp && !asks_about_refusals(inputs) {
-            install(inputs, view, &mut setup, seccomp::for_zygote(), asks(inputs));
+            let filter = seccomp::for_zygote(seccomp::user(inputs));
+            install(inputs, view, &mut setup, filter, asks(inputs));
         }
     }
     Ok((setup, on_host))
@@ -142,12 +143,13 @@ fn filter(
             &Step::SeccompAsking { program: observing, flags, plain, with_start: 0 },
         );
     }
+    let user = seccomp::user(inputs);
     match inputs.kind {
         // The zygote has the listener of all of its workers.
         SandboxKind::Session { .. } if !asks_about_refusals(inputs) => {
-            install(inputs, view, section, seccomp::for_worker(), Asks::Nothing);
+            install(inputs, view, section, seccomp::for_worker(user), Asks::Nothing);
         }
-        _ => install(inputs, view, section, seccomp::full(), asks(inputs)),
+        _ => install(inputs, view, section, seccomp::full(user), asks(inputs)),
     }
     enforcement.set(Protection::Seccomp, State::Enforced, "system calls limited to an allow-list");
     Ok(())
@@ -155,7 +157,7 @@ fn filter(
 
 /// Appends a filter for the command, and its listener.
 fn install(inputs: &Inputs<'_>, view: &View, section: &mut Section, filter: &[sock_filter], asks: Asks) {
-    let program = |asks| seccomp::program(filter, asks, inputs.ids());
+    let program = |asks| seccomp::program(filter, asks, inputs.ids(), seccomp::user(inputs));
     let plain = &seccomp::bytes(&program(Asks::Nothing));
     if asks == Asks::Nothing {
         return push_filter(inputs, section, &Step::Seccomp { program: plain });

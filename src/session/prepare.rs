@@ -80,6 +80,7 @@ pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> 
         workspace: workspace.display().to_string(),
         network: policy.effective_network(),
         enforcement: zygote.enforcement().level(),
+        root: log.trail().origin().root.as_deref(),
     })?;
     tracing::info!(parent: log.span(), "ready");
     let services = SessionServices::new(log.trail(), proxy);

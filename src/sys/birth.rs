@@ -17,13 +17,13 @@ use nix::unistd::geteuid;
 use crate::sys::received;
 
 // Numbers of linux/capability.h.
-const CAP_DAC_OVERRIDE: u32 = 1;
+pub(crate) const CAP_DAC_OVERRIDE: u32 = 1;
 const CAP_SETGID: u32 = 6;
 const CAP_SETUID: u32 = 7;
 const CAP_SETPCAP: u32 = 8;
 const CAP_NET_BIND_SERVICE: u32 = 10;
 const CAP_NET_ADMIN: u32 = 12;
-const CAP_SYS_CHROOT: u32 = 18;
+pub(crate) const CAP_SYS_CHROOT: u32 = 18;
 const CAP_SYS_ADMIN: u32 = 21;
 
 /// Capabilities that the inside needs in its user namespace until its last restriction is in place.
@@ -48,6 +48,8 @@ pub(crate) struct SpawnOptions {
     pub(crate) overlays: bool,
     /// Whether it mounts in the namespace of commands that share one: setns(2) needs one more capability.
     pub(crate) enters_mounts: bool,
+    /// Whether commands may be root of another root, who may call chroot(2).
+    pub(crate) fakes_root: bool,
     /// Whether its workers get ready while commands run; see [`DAC_READ_SEARCH`].
     pub(crate) overtakes: bool,
     /// A second id, as which it opens files of /etc. It needs capabilities for that, too.
@@ -57,7 +59,14 @@ pub(crate) struct SpawnOptions {
 impl SpawnOptions {
     /// Options for an inside that needs no more than [`INSIDE_CAPABILITIES`].
     pub(crate) fn of(users: Users) -> Self {
-        Self { users, overlays: false, enters_mounts: false, overtakes: false, reader: None }
+        Self {
+            users,
+            overlays: false,
+            enters_mounts: false,
+            fakes_root: false,
+            overtakes: false,
+            reader: None,
+        }
     }
 }
 
@@ -65,7 +74,7 @@ impl SpawnOptions {
 /// the process that mounted it. The inside drops the capability right after that mount.
 const OVERLAY_CAPABILITIES: [u32; 1] = [CAP_DAC_OVERRIDE];
 
-/// What [`SpawnOptions::enters_mounts`] needs as well.
+/// What [`SpawnOptions::enters_mounts`] and [`SpawnOptions::fakes_root`] need as well.
 const ENTERING_CAPABILITIES: [u32; 1] = [CAP_SYS_CHROOT];
 
 /// CAP_DAC_READ_SEARCH of capabilities(7), which [`SpawnOptions::overtakes`] needs as well. A worker of a
@@ -198,7 +207,8 @@ pub(crate) fn begin_inside(
     } else {
         let of_overlays: &[u32] = if options.overlays { &OVERLAY_CAPABILITIES } else { &[] };
         let of_reader: &[u32] = if options.reader.is_some() { &READER_CAPABILITIES } else { &[] };
-        let entering: &[u32] = if options.enters_mounts { &ENTERING_CAPABILITIES } else { &[] };
+        let enters = options.enters_mounts || options.fakes_root;
+        let entering: &[u32] = if enters { &ENTERING_CAPABILITIES } else { &[] };
         let of_workers: &[u32] = if options.overtakes { &[DAC_READ_SEARCH] } else { &[] };
         [&INSIDE_CAPABILITIES, of_overlays, entering, of_workers, of_reader].concat()
     };

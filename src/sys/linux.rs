@@ -232,14 +232,9 @@ pub(crate) fn device_of(stat: &FileStat) -> u64 {
 /// they are known here. A server of FUSE or NFS is not asked, so this does not wait for one. All else is
 /// zero.
 pub(crate) fn known_stat(fd: impl AsFd) -> io::Result<libc::stat> {
-    // SAFETY: all-zero bytes are a valid value of this plain record.
-    let mut known: libc::statx = unsafe { std::mem::zeroed() };
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
-    let (fd, wanted) = (fd.as_fd().as_raw_fd(), libc::STATX_TYPE | libc::STATX_INO);
-    // SAFETY: the path is an empty C string, and the call writes one record at the address.
-    let answer = unsafe { libc::statx(fd, c"".as_ptr(), flags, wanted, &raw mut known) };
-    Errno::result(answer)?;
-    // SAFETY: as above.
+    let known = statx(fd.as_fd(), c"", flags, libc::STATX_TYPE | libc::STATX_INO)?;
+    // SAFETY: all-zero bytes are a valid value of this plain record.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     stat.st_mode = known.stx_mode.into();
     stat.st_ino = known.stx_ino;
@@ -263,14 +258,25 @@ pub(crate) fn has_no_writer(file: BorrowedFd<'_>) -> bool {
 
 /// statx(2): whether `name` in `directory` is the root of a mount. Does not follow a link. Linux 5.8.
 pub(crate) fn is_mount_root(directory: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
+    let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
+    let stat = statx(directory, name, flags, libc::STATX_TYPE)?;
+    let root = u64::try_from(libc::STATX_ATTR_MOUNT_ROOT).unwrap_or_default();
+    Ok(stat.stx_attributes & root != 0)
+}
+
+/// statx(2): the number of the mount of a descriptor, as mountinfo has it. Linux 5.8.
+pub(crate) fn mount_id(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let stat = statx(fd, c"", libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC, libc::STATX_MNT_ID)?;
+    if stat.stx_mask & libc::STATX_MNT_ID == 0 { Err(Errno::ENOSYS.into()) } else { Ok(stat.stx_mnt_id) }
+}
+
+fn statx(fd: BorrowedFd<'_>, name: &CStr, flags: i32, wanted: u32) -> io::Result<libc::statx> {
     // SAFETY: all-zero bytes are a valid value of this plain record.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };
-    let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
-    let (directory, wanted) = (directory.as_raw_fd(), libc::STATX_TYPE);
     // SAFETY: the name is a C string, and the call writes one record at the address.
-    let answer = unsafe { libc::statx(directory, name.as_ptr(), flags, wanted, &raw mut stat) };
-    let root = u64::try_from(libc::STATX_ATTR_MOUNT_ROOT).unwrap_or_default();
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(stat.stx_attributes & root != 0) }
+    let answer = unsafe { libc::statx(fd.as_raw_fd(), name.as_ptr(), flags, wanted, &raw mut stat) };
+    Errno::result(answer)?;
+    Ok(stat)
 }
 
 /// ioctl(TIOCGPTPEER): opens the other side of a pseudoterminal by its master. It does not become the

@@ -77,6 +77,12 @@ impl Inputs<'_> {
         }
     }
 
+    /// Whether commands are root of another root, in a user namespace of its own. Such a root can install
+    /// packages.
+    pub(crate) fn fakes_root(&self) -> bool {
+        self.root.is_some_and(|root| root.user.uid == 0) && self.users() == Users::Own
+    }
+
     /// HOME inside: that of another root's user; else the caller's, unless the profile hides everything about
     /// the caller.
     pub(crate) fn home(&self) -> PathBuf {
@@ -140,10 +146,12 @@ pub(crate) struct OwnProgram {
 /// How PID 1 of this policy is started.
 pub(crate) fn spawn_options(policy: &Policy, host: &Host, caller: &Caller) -> SpawnOptions {
     let overlays = policy.overlay.is_some() || policy.has_other_root() || may_have_layers(policy);
+    let users = users(policy, host, caller);
     SpawnOptions {
-        users: users(policy, host, caller),
+        users,
         overlays,
         enters_mounts: policy.shares_processes(),
+        fakes_root: policy.has_other_root() && users == Users::Own,
         overtakes: false,
         reader: reader(policy, host, caller),
     }

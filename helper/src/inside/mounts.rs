@@ -8,7 +8,7 @@ use crate::{
         EPROTO, ESTALE, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY, MS_MOVE, MS_NODEV, MS_NOSUID,
         MS_RDONLY,
     },
-    plan::{Inode, Target, Within},
+    plan::{Inode, ROOT_SOURCE, Target, Within},
     sys::{self, Errno, Fd},
 };
 
@@ -162,6 +162,7 @@ pub(crate) fn add_lower(root: &Fd, overlay: &Fd, lower: Inode<'_>) -> Result<(),
 /// Mounts an overlay over `root` in the working directory, with `upper` and `work` beside it, and enters it.
 /// See `Root`.
 pub(crate) fn overlay_root(overlay: &Fd) -> Result<Fd, Errno> {
+    sys::configure(overlay, c"source", ROOT_SOURCE)?;
     with_upper(overlay)?;
     let mount = sys::new_mount(overlay, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)?;
     sys::attach(&mount, &sys::open_path(None, c"root")?)?;

@@ -17,9 +17,13 @@ use crate::{
     worker::{self, Born},
 };
 
-/// How often to look for processes that are left, once a millisecond. A process that is still there then is
-/// blocked in the kernel, and dies once that call ends.
-const TRIES: u32 = 100;
+/// How often to look for processes that are left: about a second. On a busy machine many killed processes
+/// take a part of it. A process that is still there then is blocked in the kernel, and dies once that call
+/// ends.
+const TRIES: u32 = 150;
+
+/// So many looks are a millisecond apart, later ones ten.
+const HASTY_TRIES: u32 = 50;
 
 /// So many looks in a row have to find no new process.
 const QUIET: u32 = 2;
@@ -80,7 +84,7 @@ fn end(mark: u64, spared: u32) -> u32 {
     let (mut since, mut settled) = (sys::boot_ticks(), 0);
     let (mut races, mut quiet, mut stops) = (0u32, 0u32, 0u32);
     let (mut looks, mut left) = (Looks::default(), 0);
-    for _ in 0..TRIES {
+    for tries in 0..TRIES {
         // An init that cannot even look has too few descriptors, which a command can do to it.
         let Found { new, dying } =
             marked.signal(SIGKILL, since, &mut looks).unwrap_or(Found { new: u32::MAX, dying: 0 });
@@ -102,7 +106,7 @@ fn end(mark: u64, spared: u32) -> u32 {
             }
         }
         if left > 0 || settled > 0 {
-            sys::sleep(1);
+            sys::sleep(if tries < HASTY_TRIES { 1 } else { 10 });
         }
     }
     if stops > 1 || stops == 1 && go_on().is_err() {

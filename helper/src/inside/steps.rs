@@ -147,7 +147,7 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
         Step::LandlockPort { access, port } => sys::landlock_port(state.ruleset()?, access, port),
         Step::LandlockRestrict {} => sys::landlock_restrict(state.ruleset()?),
         Step::Prctl { option, argument } => sys::prctl(option, argument),
-        Step::DropCapabilities {} => sys::drop_capabilities(),
+        Step::DropCapabilities { but } => sys::drop_capabilities(but),
         Step::DropBoundingSet {} => sys::drop_bounding_set(),
         Step::NewKeyring {} => sys::new_session_keyring(),
         Step::Limit { resource, soft, hard } => sys::limit(resource, soft, hard),

@@ -6,10 +6,11 @@ use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{Mode, fstat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
-use nix::unistd::{Gid, Uid, fchownat, geteuid};
+use nix::unistd::{Gid, Uid, fchownat};
 
 use crate::launch::supervisor::answer::{Answer, int, word};
 use crate::launch::supervisor::caller::{CallFailure, WaitingThread};
+use crate::plan::seccomp::rule::FilterUser;
 use crate::plan::seccomp::table::SystemCall;
 use crate::sys::dirfd;
 use crate::sys::inode::{FileKind, kind};
@@ -71,12 +72,16 @@ impl AttributeCall {
     ///
     /// # Errors
     /// What the call returns.
-    pub(crate) fn carry_out(self, caller: &WaitingThread) -> Result<Answer, CallFailure> {
+    pub(crate) fn carry_out(self, caller: &WaitingThread, user: FilterUser) -> Result<Answer, CallFailure> {
         let held = self.file.find(caller)?;
-        Ok(match self.change {
-            Change::Mode(mode) => set_mode(&held, mode)?,
-            Change::Owner(user, group) => set_owner(&held, user, group)?,
-        })
+        match (self.change, user) {
+            (Change::Mode(mode), FilterUser::FakeRoot) => {
+                let is_own = caller.is_on_other_root(&held)?;
+                Ok(set_mode_of_root(&held, mode, is_own)?)
+            }
+            (Change::Mode(mode), FilterUser::Ordinary | FilterUser::Root) => Ok(set_mode(&held, mode)?),
+            (Change::Owner(owner, group), _) => Ok(set_owner(&held, owner, group, user)?),
+        }
     }
 }
 
@@ -111,13 +116,30 @@ fn set_mode(held: &OwnedFd, mode: u32) -> nix::Result<Answer> {
     }
 }
 
+/// Sets a mode with set-id bits for root of another root. Its own files get them: they lend nobody anything,
+/// and package managers insist. A file of the host does not, and the call succeeds without them.
+fn set_mode_of_root(held: &OwnedFd, mode: u32, is_own: bool) -> nix::Result<Answer> {
+    let mode = Mode::from_bits_truncate(mode & 0o7777);
+    Ok(match kind(&fstat(held)?) {
+        FileKind::Link => return Err(Errno::EOPNOTSUPP),
+        FileKind::Directory => made(dirfd::change_mode(held, mode - Mode::S_ISUID)),
+        _ if is_own => made(dirfd::change_mode(held, mode)),
+        _ => made(dirfd::change_mode(held, mode - Mode::S_ISUID - Mode::S_ISGID)),
+    })
+}
+
 /// Gives the file to a user and a group. Root of the sandbox has no power over owners, and is told that it
 /// was done. The kernel says `EINVAL` where root itself is one of a user namespace that lacks that owner.
-fn set_owner(held: &OwnedFd, user: Option<Uid>, group: Option<Gid>) -> nix::Result<Answer> {
-    let changed = fchownat(held, "", user, group, AtFlags::AT_EMPTY_PATH);
-    if geteuid().is_root() && matches!(changed, Err(Errno::EPERM | Errno::EINVAL)) {
+fn set_owner(
+    held: &OwnedFd,
+    owner: Option<Uid>,
+    group: Option<Gid>,
+    user: FilterUser,
+) -> nix::Result<Answer> {
+    let changed = fchownat(held, "", owner, group, AtFlags::AT_EMPTY_PATH);
+    if user != FilterUser::Ordinary && matches!(changed, Err(Errno::EPERM | Errno::EINVAL)) {
         let now = fstat(held)?;
-        let is_other = user.is_some_and(|user| user.as_raw() != now.st_uid)
+        let is_other = owner.is_some_and(|owner| owner.as_raw() != now.st_uid)
             || group.is_some_and(|group| group.as_raw() != now.st_gid);
         // Otherwise it fails for another reason: the file is immutable, for one.
         if is_other {

@@ -9,11 +9,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use kennel_helper::plan::ROOT_SOURCE;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat, readlinkat};
 use nix::sys::stat::{Mode, fstat, fstatat};
 
-use crate::launch::supervisor::answer::int;
+use crate::host::mounts::MountTable;
+use crate::launch::supervisor::answer::{errno, int};
 use crate::plan::seccomp::observed::{Act, PathCall};
 use crate::sys;
 use crate::sys::dirfd;
@@ -146,6 +148,15 @@ impl WaitingThread {
         let link = fstatat(&self.proc, link.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW)
             .map_err(|_| CallFailure::Unseen)?;
         Ok(link.st_mode & (libc::S_IRUSR | libc::S_IWUSR) == 0)
+    }
+
+    /// Whether a file is on the overlay of another root. By its mount: in the caller's namespace nobody but
+    /// Kennel mounts. To a caller that has called chroot(2) the kernel lists only mounts below its root, so
+    /// for others the answer is no.
+    pub(crate) fn is_on_other_root(&self, held: &OwnedFd) -> Result<bool, CallFailure> {
+        let mounts = MountTable::read_from(File::from(self.open("mountinfo", OFlag::O_RDONLY)?));
+        let id = sys::mount_id(held.as_fd()).map_err(errno)?;
+        Ok(mounts.map_err(errno)?.is_of(id, c"overlay", ROOT_SOURCE))
     }
 
     /// The mask of modes of new files: umask(2).

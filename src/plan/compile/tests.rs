@@ -71,7 +71,7 @@ fn steps_come_in_the_order_that_the_kernel_needs() {
         at(|step| matches!(step, Step::PivotRoot {})),
         at(|step| matches!(step, Step::SetAttributes { .. })),
         at(|step| matches!(step, Step::LandlockRuleset { .. })),
-        at(|step| matches!(step, Step::DropCapabilities {})),
+        at(|step| matches!(step, Step::DropCapabilities { .. })),
         at(|step| matches!(step, Step::Seccomp { .. } | Step::SeccompAsking { .. })),
     ];
     assert!(order.is_sorted(), "{order:?}");
@@ -111,7 +111,7 @@ fn degrade_makes_walls_optional_but_not_the_sandbox() {
     let compiled = compiled(&policy, &poor, home.path()).expect("degrades");
     assert_eq!(compiled.enforcement.get(Protection::Seccomp).map(|entry| entry.state), Some(State::Off));
     for entry in entries(&compiled.steps.setup.bytes).flatten() {
-        if matches!(entry.step, Step::NewRoot { .. } | Step::PivotRoot {} | Step::DropCapabilities {}) {
+        if matches!(entry.step, Step::NewRoot { .. } | Step::PivotRoot {} | Step::DropCapabilities { .. }) {
             assert!(!entry.optional, "{:?}", entry.step);
         }
     }
@@ -428,7 +428,7 @@ fn a_zygote_cannot_gain_privileges_and_keeps_those_that_workers_need() {
     ];
     assert!(order.is_sorted(), "{order:?}");
     assert!(
-        !setup.iter().any(|step| matches!(step, Step::DropCapabilities {})),
+        !setup.iter().any(|step| matches!(step, Step::DropCapabilities { .. })),
         "workers need the capabilities"
     );
 }
@@ -457,7 +457,7 @@ fn a_worker_gets_its_own_directories_before_its_walls() {
         matches!(walls.last(), Some(Step::Seccomp { .. } | Step::SeccompAsking { .. })),
         "the filter is the last step"
     );
-    assert!(walls.iter().any(|step| matches!(step, Step::DropCapabilities {})));
+    assert!(walls.iter().any(|step| matches!(step, Step::DropCapabilities { .. })));
     let one_shot = self::compiled(&policy, &host(), home.path()).expect("compiles");
     assert!(one_shot.steps.worker.bytes.is_empty(), "PID 1 of a one-shot needs no renewal");
 }

@@ -32,6 +32,17 @@ pub(crate) enum FilterVerdict {
     Kill,
 }
 
+/// Who commands are, as far as filters tell users apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum FilterUser {
+    #[default]
+    Ordinary,
+    /// Root, which cannot give files away: see [`FilterQuestion::unanswered`].
+    Root,
+    /// Root of another root in a user namespace of its own, who installs packages there.
+    FakeRoot,
+}
+
 /// What a filter cannot tell from the arguments of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FilterQuestion {
@@ -44,10 +55,10 @@ pub(crate) enum FilterQuestion {
 impl FilterQuestion {
     /// The verdict if there is no supervisor. Root cannot give files away in a sandbox, and many of its
     /// programs end if that fails, so root's calls are pretended.
-    pub(crate) const fn unanswered(self, is_root: bool) -> FilterVerdict {
-        match self {
-            Self::Owner if is_root => FilterVerdict::Pretend,
-            Self::Mode | Self::Owner => EPERM,
+    pub(crate) const fn unanswered(self, user: FilterUser) -> FilterVerdict {
+        match (self, user) {
+            (Self::Owner, FilterUser::Root | FilterUser::FakeRoot) => FilterVerdict::Pretend,
+            (Self::Mode, _) | (Self::Owner, FilterUser::Ordinary) => EPERM,
         }
     }
 }

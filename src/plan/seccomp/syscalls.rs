@@ -9,7 +9,7 @@ use libc::*;
 use crate::plan::seccomp::syscalls::recent::*;
 
 /// Calls that any program may make with any arguments. The kernel's own checks stay, and no command has a
-/// capability.
+/// capability over the host.
 pub(crate) const ALLOWED: &[&[c_long]] = &[
     DATA, FILES, DIRECTORIES, ATTRIBUTES, DESCRIPTORS, WAITING, SOCKETS, MEMORY, PROCESSES, IDENTITY, SIGNALS,
     SCHEDULING, CLOCKS, LOCKS, IPC, LIMITS, DEBUGGING, CONFINING,
@@ -38,6 +38,8 @@ pub(crate) const WORKER_CREATION: &[c_long] = &[
     SYS_keyctl, SYS_setns, SYS_setrlimit, SYS_prlimit64,
     // If commands have cgroups, workers are born in them by this call.
     SYS_clone3,
+    // By this call a worker gives its capabilities up. Of root of another root it is pretended.
+    SYS_capset,
 ];
 
 /// Every call that a reaper makes after it has given up its privileges. Any other call ends it.

@@ -3,8 +3,8 @@
 
 use libc::c_long;
 
-use crate::plan::seccomp::rule::{Clause, FilterVerdict, SyscallRule, Test, Word};
-use crate::plan::seccomp::rules::RULES;
+use crate::plan::seccomp::rule::{Clause, FilterUser, FilterVerdict, SyscallRule, Test, Word};
+use crate::plan::seccomp::rules::{FAKE_ROOT, RULES};
 use crate::plan::seccomp::syscalls;
 
 /// First number of the x32 ABI. Its calls take other structures, so rules for x86_64 must not judge them.
@@ -23,7 +23,7 @@ const KILL: CallDecision = CallDecision::Verdict(FilterVerdict::Kill);
 pub(crate) enum CallDecision {
     /// The same for all arguments.
     Verdict(FilterVerdict),
-    /// It depends on the arguments: the index of a rule.
+    /// It depends on the arguments: the index of a rule in [`rules`].
     Rule(usize),
 }
 
@@ -70,12 +70,29 @@ const fn enter(table: &mut [CallDecision], calls: &[c_long], decision: CallDecis
     }
 }
 
+/// The rules for a user. Those that [`DECISIONS`] names come first.
+pub(crate) fn rules(user: FilterUser) -> Vec<SyscallRule> {
+    RULES.iter().chain(of_user(user)).copied().collect()
+}
+
+/// The rules that only a user has. They take the place of what holds for others.
+fn of_user(user: FilterUser) -> &'static [SyscallRule] {
+    match user {
+        FilterUser::Ordinary | FilterUser::Root => &[],
+        FilterUser::FakeRoot => FAKE_ROOT,
+    }
+}
+
 /// The decision for a number.
-pub(crate) fn decision(number: u32) -> CallDecision {
+pub(crate) fn decision(number: u32, user: FilterUser) -> CallDecision {
     if (X32..SKIPPED).contains(&number) {
         return KILL;
     }
-    usize::try_from(number).ok().and_then(|at| DECISIONS.get(at)).map_or(UNKNOWN, |known| *known)
+    let is_it = |call: &c_long| u32::try_from(*call) == Ok(number);
+    match of_user(user).iter().position(|rule| rule.calls.iter().any(is_it)) {
+        Some(at) => CallDecision::Rule(RULES.len() + at),
+        None => usize::try_from(number).ok().and_then(|at| DECISIONS.get(at)).map_or(UNKNOWN, |known| *known),
+    }
 }
 
 /// Which decisions a filter makes.
@@ -101,8 +118,8 @@ impl FilterPart {
 }
 
 /// All numbers as ranges, in rising order. Neighbouring ranges differ.
-pub(crate) fn ranges(part: FilterPart) -> Vec<Range> {
-    let known = (0..).zip(DECISIONS.iter().copied());
+pub(crate) fn ranges(part: FilterPart, user: FilterUser) -> Vec<Range> {
+    let known = (0..SIZE).map(|number| (number, decision(number, user)));
     let above = [(SIZE, UNKNOWN), (X32, KILL), (SKIPPED, UNKNOWN)];
     let taken = |(first, decision)| {
         (first, if part.takes(first) { decision } else { CallDecision::Verdict(FilterVerdict::Allow) })
@@ -156,11 +173,12 @@ pub(crate) struct Argument {
 /// The verdict on a call about which a listener was asked, and the arguments that it depends on.
 /// The numbers of the own user and group are unknown here: the filter asks about no others than those of
 /// strangers.
-pub(crate) fn judge(call: &SystemCall) -> (FilterVerdict, Vec<Argument>) {
-    match decision(call.number) {
+pub(crate) fn judge(call: &SystemCall, user: FilterUser) -> (FilterVerdict, Vec<Argument>) {
+    match decision(call.number, user) {
         CallDecision::Verdict(verdict) => (verdict, Vec::new()),
         CallDecision::Rule(index) => {
-            let Some(rule) = RULES.get(index) else { return (FilterVerdict::Kill, Vec::new()) };
+            let mut rules = RULES.iter().chain(of_user(user));
+            let Some(rule) = rules.nth(index) else { return (FilterVerdict::Kill, Vec::new()) };
             match rule.clauses.iter().find(|clause| clause.when.iter().all(|test| holds(test, call))) {
                 Some(clause) => (clause.then, arguments(clause, call)),
                 None => (rule.otherwise, Vec::new()),

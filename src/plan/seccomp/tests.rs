@@ -10,7 +10,7 @@ use libc::{
 };
 
 use crate::plan::seccomp::observed::OBSERVED;
-use crate::plan::seccomp::rule::{FilterQuestion, FilterVerdict};
+use crate::plan::seccomp::rule::{FilterQuestion, FilterUser, FilterVerdict};
 use crate::plan::seccomp::tests::interpreter::{Call, Run, X86_64};
 use crate::plan::seccomp::{
     asking_about_files, asking_about_paths, bytes, for_bridge, for_reaper, for_worker, for_zygote, full,
@@ -19,11 +19,17 @@ use crate::plan::seccomp::{
 
 const HIGH_BITS: u64 = 0xdead_beef_0000_0000;
 
+const ORDINARY: FilterUser = FilterUser::Ordinary;
+
 fn run(call: c_long, arguments: &[u64]) -> Run {
+    run_as(ORDINARY, call, arguments)
+}
+
+fn run_as(user: FilterUser, call: c_long, arguments: &[u64]) -> Run {
     let mut padded = [0; 6];
     padded[..arguments.len()].copy_from_slice(arguments);
     let number = u32::try_from(call).expect("a number");
-    interpreter::run(full(), &Call { number, arch: X86_64, arguments: padded })
+    interpreter::run(full(user), &Call { number, arch: X86_64, arguments: padded })
 }
 
 fn assert_allowed(call: c_long, arguments: &[u64]) {
@@ -57,22 +63,22 @@ fn all_lists() -> impl Iterator<Item = c_long> {
 
 #[test]
 fn the_kernel_accepts_the_program_and_it_is_small() {
-    interpreter::check(full());
+    interpreter::check(full(ORDINARY));
     let longest = all_lists().map(|call| run(call, &[]).steps).max();
-    assert!(full().len() < 370, "{} instructions", full().len());
+    assert!(full(ORDINARY).len() < 370, "{} instructions", full(ORDINARY).len());
     assert!(longest < Some(48), "{longest:?} steps");
 }
 
 #[test]
 fn new_files_are_asked_about_and_everything_else_is_as_it_was() {
-    let program = asking_about_files(full().to_vec());
+    let program = asking_about_files(full(ORDINARY).to_vec());
     interpreter::check(&program);
     let exclusive = bits(libc::O_CREAT | libc::O_EXCL);
     let asked = |number: u32, arguments: [u64; 6], arch| {
         let call = Call { number, arch, arguments };
         let action = interpreter::run(&program, &call).action;
         let is_asked = action == libc::SECCOMP_RET_USER_NOTIF;
-        assert!(is_asked || action == interpreter::run(full(), &call).action, "{call:?}");
+        assert!(is_asked || action == interpreter::run(full(ORDINARY), &call).action, "{call:?}");
         is_asked
     };
     for number in (0..600).chain([0x4000_0000, u32::MAX]) {
@@ -95,7 +101,7 @@ fn new_files_are_asked_about_and_everything_else_is_as_it_was() {
 
 #[test]
 fn paths_are_asked_about_and_everything_else_is_as_it_was() {
-    let program = asking_about_paths(full().to_vec());
+    let program = asking_about_paths(full(ORDINARY).to_vec());
     interpreter::check(&program);
     let listed = |number: u32| OBSERVED.iter().any(|call| call.number == i64::from(number));
     for number in (0..600).chain([0x4000_0000, 0x4000_0101, u32::MAX]) {
@@ -103,7 +109,7 @@ fn paths_are_asked_about_and_everything_else_is_as_it_was() {
             let call = Call { number, arch, arguments: [bits(libc::O_CREAT); 6] };
             let answer = interpreter::run(&program, &call).action;
             let asks = listed(number) && arch == X86_64;
-            let plain = interpreter::run(full(), &call).action;
+            let plain = interpreter::run(full(ORDINARY), &call).action;
             assert_eq!(answer, if asks { libc::SECCOMP_RET_USER_NOTIF } else { plain }, "{call:?}");
         }
     }
@@ -121,9 +127,9 @@ fn paths_are_asked_about_and_everything_else_is_as_it_was() {
 
 #[test]
 fn a_worker_adds_little_to_what_it_inherits() {
-    interpreter::check(for_zygote());
-    interpreter::check(for_worker());
-    assert!(for_worker().len() < 56, "{} instructions", for_worker().len());
+    interpreter::check(for_zygote(ORDINARY));
+    interpreter::check(for_worker(ORDINARY));
+    assert!(for_worker(ORDINARY).len() < 56, "{} instructions", for_worker(ORDINARY).len());
 }
 
 #[test]
@@ -136,8 +142,13 @@ fn a_zygote_can_make_workers_and_a_command_cannot() {
             _ => [bits(libc::CLONE_NEWNS), 0, 0, 0, 0, 0],
         };
         let call = Call { number, arch: X86_64, arguments };
-        assert_eq!(interpreter::run(for_zygote(), &call).action, libc::SECCOMP_RET_ALLOW, "{number}");
-        assert_ne!(interpreter::run(for_worker(), &call).action, libc::SECCOMP_RET_ALLOW, "{number}");
+        for user in [FilterUser::Ordinary, FilterUser::FakeRoot] {
+            assert_eq!(interpreter::run(for_zygote(user), &call).action, libc::SECCOMP_RET_ALLOW, "{number}");
+            // The kernel lets nobody take capabilities.
+            let is_harmless = i64::from(number) == libc::SYS_capset && user == FilterUser::Ordinary;
+            let is_allowed = interpreter::run(for_worker(user), &call).action == libc::SECCOMP_RET_ALLOW;
+            assert_eq!(is_allowed, is_harmless, "{number}");
+        }
     }
 }
 
@@ -176,8 +187,8 @@ fn a_reaper_makes_its_calls_and_no_other() {
 
 #[test]
 fn bytes_are_eight_per_instruction_in_kernel_layout() {
-    let bytes = bytes(full());
-    assert_eq!(bytes.len(), full().len() * 8);
+    let bytes = bytes(full(ORDINARY));
+    assert_eq!(bytes.len(), full(ORDINARY).len() * 8);
     assert_eq!(bytes[..8], [0x20, 0, 0, 0, 4, 0, 0, 0], "the first loads the calling convention");
 }
 
@@ -196,7 +207,7 @@ fn the_kernel_can_cache_every_allowed_call() {
 fn i386_calls_are_killed() {
     for arch in [0x4000_0003, 0, X86_64 ^ 1, 0xc000_00b7] {
         let call = Call { number: 0, arch, arguments: [0; 6] };
-        assert_eq!(interpreter::run(full(), &call).action, libc::SECCOMP_RET_KILL_PROCESS);
+        assert_eq!(interpreter::run(full(ORDINARY), &call).action, libc::SECCOMP_RET_KILL_PROCESS);
     }
 }
 
@@ -498,6 +509,69 @@ fn personality_changes_no_protection() {
     }
     for domain in [0x0040_0000, 0x0010_0000, 0x0044_0000, 1, 0x0004_0000 | 0x0040_0000] {
         assert_refused(libc::SYS_personality, &[domain], EPERM); // READ_IMPLIES_EXEC, MMAP_PAGE_ZERO, …
+    }
+}
+
+#[test]
+fn root_of_another_root_can_install_and_is_told_who_it_is() {
+    let as_root = |call, arguments: &[u64]| run_as(FilterUser::FakeRoot, call, arguments).action;
+    let own = [u64::from(rules::OWN_USER), u64::from(rules::OWN_GROUP)];
+    let none = u64::from(u32::MAX);
+    let [allowed, refused, pretended, asked] = [
+        FilterVerdict::Allow,
+        FilterVerdict::refuse(EPERM),
+        FilterVerdict::Pretend,
+        FilterVerdict::Ask(FilterQuestion::Mode),
+    ]
+    .map(FilterVerdict::encode);
+    for call in [libc::SYS_setgroups, libc::SYS_capset] {
+        assert_eq!(as_root(call, &[1, 0]), pretended);
+    }
+    assert_eq!(as_root(libc::SYS_chroot, &[1]), allowed);
+    for (call, first) in
+        [(libc::SYS_chown, 1), (libc::SYS_lchown, 1), (libc::SYS_fchown, 1), (libc::SYS_fchownat, 2)]
+    {
+        let to = |user, group| {
+            let mut arguments = [HIGH_BITS; 6];
+            arguments[first] = HIGH_BITS | user;
+            arguments[first + 1] = HIGH_BITS | group;
+            as_root(call, &arguments)
+        };
+        for (user, group) in [(own[0], own[1]), (own[0], none), (none, own[1]), (none, none)] {
+            assert_eq!(to(user, group), allowed, "{call}");
+        }
+        for (user, group) in [(33, own[1]), (own[0], 33), (33, 33), (none, 33)] {
+            assert_eq!(to(user, group), pretended, "{call}");
+        }
+    }
+    for (kind, expected) in [(0o20_000, pretended), (0o60_000, pretended), (0o10_000, allowed), (0, allowed)]
+    {
+        assert_eq!(as_root(libc::SYS_mknod, &[0, kind | 0o644, 5]), expected, "{kind:o}");
+        assert_eq!(as_root(libc::SYS_mknodat, &[0, 0, kind | 0o644, 5]), expected, "{kind:o}");
+    }
+    assert_eq!(as_root(libc::SYS_mknod, &[0, 0o104_755, 0]), refused);
+    for mode in [0o4755, 0o2755, 0o6755] {
+        assert_eq!(as_root(libc::SYS_fchmod, &[3, mode]), asked);
+        assert_eq!(as_root(libc::SYS_fchmodat, &[0, 1, mode]), asked);
+    }
+    for (calls, own, most) in [
+        ([libc::SYS_setuid, libc::SYS_setreuid, libc::SYS_setresuid], own[0], 3),
+        ([libc::SYS_setgid, libc::SYS_setregid, libc::SYS_setresgid], own[1], 3),
+    ] {
+        for (call, count) in calls.into_iter().zip(1..=most) {
+            let with = |at: usize, value| {
+                let mut arguments = [own | HIGH_BITS; 3];
+                arguments[at] = value;
+                as_root(call, &arguments)
+            };
+            for at in 0..count {
+                assert_eq!(
+                    [with(at, own), with(at, none), with(at, 33)],
+                    [allowed, allowed, refused],
+                    "{call}"
+                );
+            }
+        }
     }
 }
 

@@ -21,6 +21,12 @@ use crate::view::{Access, Node, View, desktop, grants, system};
 /// The directory for files of Kennel's own.
 const OWN: &str = "/dev/.kennel";
 
+/// The settings of apt.
+const APT: &str = "/etc/apt/apt.conf.d";
+
+/// apt downloads as a user of its own, and there is no other user: apt.conf(5).
+const APT_AS_ROOT: &str = "APT::Sandbox::User \"root\";\n";
+
 /// The sandbox's own empty directory in another root.
 pub(crate) const EMPTY: &str = "/dev/.kennel/empty";
 
@@ -60,6 +66,9 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>, root: &Arc<OtherRoot>) 
         NetworkMode::Proxy | NetworkMode::Host => fs::read("/etc/resolv.conf").unwrap_or_default(),
     };
     view.offer(PlaceKind::File, "/etc/resolv.conf", Node::file(servers));
+    if inputs.fakes_root() && matches!(root.tree.find(Path::new(APT)), Found::Directory) {
+        view.offer(PlaceKind::File, Path::new(APT).join("kennel"), Node::file(APT_AS_ROOT));
+    }
     Ok(())
 }
 

@@ -48,7 +48,7 @@ fn what_a_command_leaves_running_may_remove_its_locks() {
 #[test]
 fn what_helps_a_process_to_end_does_not_count_as_left() {
     let dir = workspace();
-    let left = "trap 'rm lock & /bin/true & /bin/true & exit' TERM; mkfifo pipe; exec 3<>pipe; touch lock; \
+    let left = "trap 'rm lock & /bin/true & /bin/true & exit' TERM; mkfifo pipe; exec 3<>pipe; : > lock; \
         read line <&3";
     let script = format!("({left}) & until [ -e lock ]; do sleep 0.01; done");
     let (output, report) = crate::support::report(dir.path(), &[], &["sh", "-c", &script]);

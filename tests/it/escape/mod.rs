@@ -21,6 +21,7 @@
 //! | `sockets` | socket families, terminals |
 //! | `processes` | daemons, fork bombs, orphans, stopped and stubborn processes |
 //! | `helper` | PID 1 and the program around the sandbox |
+//! | `image` | root of another root, who has two capabilities |
 //! | `owner` | `--as-owner`: what the owner can take from Kennel outside |
 //! | `network` | no network, and the host's network |
 use std::{
@@ -35,6 +36,7 @@ mod found;
 mod git;
 mod grants;
 mod helper;
+mod image;
 mod kernel;
 mod led;
 mod mounts;

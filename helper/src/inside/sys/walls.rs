@@ -42,9 +42,10 @@ pub(crate) fn drop_bounding_set() -> Result<(), Errno> {
     Ok(())
 }
 
-/// capset(2): drops every effective, permitted and inheritable capability. The ambient set follows.
-pub(crate) fn drop_capabilities() -> Result<(), Errno> {
-    set_capabilities(&[0; 6])
+/// capset(2): drops every effective, permitted and inheritable capability, but for the low 32 ones in `but`,
+/// which stay permitted and inheritable. The ambient set follows.
+pub(crate) fn drop_capabilities(but: u32) -> Result<(), Errno> {
+    set_capabilities(&[0, but, but, 0, 0, 0])
 }
 
 /// capget(2), capset(2): removes one of the low 32 capabilities from the effective, permitted and inheritable

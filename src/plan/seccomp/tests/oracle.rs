@@ -6,8 +6,8 @@ use libc::c_long;
 use proptest::prelude::*;
 
 use crate::plan::seccomp::observed::OBSERVED;
-use crate::plan::seccomp::rule::{FilterQuestion, FilterVerdict, SyscallRule, Test, Word};
-use crate::plan::seccomp::rules::{OWN_GROUP, OWN_USER, RULES};
+use crate::plan::seccomp::rule::{FilterQuestion, FilterUser, FilterVerdict, SyscallRule, Test, Word};
+use crate::plan::seccomp::rules::{FAKE_ROOT, OWN_GROUP, OWN_USER, RULES};
 use crate::plan::seccomp::syscalls::{ALLOWED, REFUSED};
 use crate::plan::seccomp::table::{CallDecision, Range};
 use crate::plan::seccomp::tests::interpreter;
@@ -119,14 +119,32 @@ const BOUNDARY_VALUES: &[u32] = &[
     IDS.group,
 ];
 
+const USERS: [FilterUser; 3] = [FilterUser::Ordinary, FilterUser::Root, FilterUser::FakeRoot];
+
+/// Calls whose arguments are ids.
+const TAKE_IDS: [c_long; 10] = [
+    libc::SYS_chown,
+    libc::SYS_fchown,
+    libc::SYS_lchown,
+    libc::SYS_fchownat,
+    libc::SYS_setuid,
+    libc::SYS_setreuid,
+    libc::SYS_setresuid,
+    libc::SYS_setgid,
+    libc::SYS_setregid,
+    libc::SYS_setresgid,
+];
+
 /// The ids of a command.
 const IDS: Ids = Ids { user: 1000, group: 100 };
 
 /// The verdict by the lists and rules, read in the simplest way.
-fn expected(call: &Call) -> FilterVerdict {
+fn expected(call: &Call, user: FilterUser) -> FilterVerdict {
     let listed = |calls: &[c_long]| calls.contains(&c_long::from(call.number));
+    let of_root = FAKE_ROOT.iter().find(|rule| listed(rule.calls) && user == FilterUser::FakeRoot);
     match call.number {
         _ if call.arch != X86_64 => FilterVerdict::Kill,
+        _ if of_root.is_some() => judge(of_root.expect("a rule"), call),
         u32::MAX => FilterVerdict::refuse(libc::ENOSYS),
         0x4000_0000.. => FilterVerdict::Kill,
         _ if ALLOWED.iter().any(|group| listed(group)) => FilterVerdict::Allow,
@@ -159,8 +177,12 @@ fn read(word: Word, call: &Call) -> u32 {
 }
 
 fn number() -> impl Strategy<Value = u32> {
-    let ruled: Vec<u32> =
-        RULES.iter().flat_map(|rule| rule.calls).map(|call| u32::try_from(*call).expect("small")).collect();
+    let ruled: Vec<u32> = RULES
+        .iter()
+        .chain(FAKE_ROOT)
+        .flat_map(|rule| rule.calls)
+        .map(|call| u32::try_from(*call).expect("small"))
+        .collect();
     let edges =
         vec![0x3fff_ffff, 0x4000_0000, 0x4000_0010, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, 0xffff_ffff];
     prop_oneof![
@@ -193,8 +215,8 @@ fn call() -> impl Strategy<Value = Call> {
 
 /// The result of a call under two filters, the zygote's and the worker's. Kill takes precedence over errno,
 /// and errno over allow.
-fn inherited_and_own(call: &Call) -> u32 {
-    strictest([for_worker(), for_zygote()].map(|program| interpreter::run(program, call).action))
+fn inherited_and_own(call: &Call, user: FilterUser) -> u32 {
+    strictest([for_worker(user), for_zygote(user)].map(|program| interpreter::run(program, call).action))
 }
 
 /// What the kernel takes of the answers of two filters.
@@ -208,25 +230,28 @@ proptest! {
 
     #[test]
     fn any_call_gets_the_verdict_of_the_rules(call in call()) {
-        prop_assert_eq!(interpreter::run(full(), &call).action, expected(&call).encode());
-        prop_assert_eq!(inherited_and_own(&call), expected(&call).encode());
+        for user in USERS {
+            let expected = expected(&call, user).encode();
+            prop_assert_eq!(interpreter::run(full(user), &call).action, expected);
+            prop_assert_eq!(inherited_and_own(&call, user), expected);
+        }
     }
 
     #[test]
-    fn the_listener_answers_as_the_filter_would(call in call()) {
+    fn the_listener_answers_as_the_filter_would(call in call(), user in proptest::sample::select(&USERS)) {
         // The calls of a command have its own ids where the rules have a word for them.
-        let takes_ids = [libc::SYS_chown, libc::SYS_fchown, libc::SYS_lchown, libc::SYS_fchownat]
-            .contains(&c_long::from(call.number));
+        let takes_ids = TAKE_IDS.contains(&c_long::from(call.number));
         let arguments = if takes_ids { call.arguments.map(with_own_ids) } else { call.arguments };
         let own = Call { arguments, ..call };
-        let run = |asks| interpreter::run(&program(full(), asks, IDS), &own).action;
+        let run = |asks| interpreter::run(&program(full(user), asks, IDS, user), &own).action;
         let (plain, supervised, explained) = (run(Asks::Nothing), run(Asks::Questions), run(Asks::Refusals));
-        let judged = table::judge(&table::SystemCall { number: call.number, arguments: call.arguments });
-        let verdict = expected(&call);
+        let call_of = table::SystemCall { number: call.number, arguments: call.arguments };
+        let judged = table::judge(&call_of, user);
+        let verdict = expected(&call, user);
         prop_assert!(call.arch != X86_64 || verdict == FilterVerdict::Kill || judged.0 == verdict);
         match verdict {
             FilterVerdict::Ask(question) => {
-                prop_assert_eq!(plain, question.unanswered(false).encode());
+                prop_assert_eq!(plain, question.unanswered(user).encode());
                 prop_assert_eq!([supervised, explained], [libc::SECCOMP_RET_USER_NOTIF; 2]);
             }
             FilterVerdict::Refuse(errno) if errno != libc::ENOSYS.cast_unsigned() => {
@@ -249,10 +274,11 @@ fn with_own_ids(argument: u64) -> u64 {
 #[test]
 fn without_a_listener_root_is_told_that_owners_are_set() {
     let root = Ids { user: 0, group: 0 };
-    let action = |number: c_long, arguments, ids| {
+    let action = |number: c_long, arguments, ids: Ids| {
         let number = u32::try_from(number).expect("a number");
-        interpreter::run(&program(full(), Asks::Nothing, ids), &Call { number, arch: X86_64, arguments })
-            .action
+        let user = if ids.user == 0 { FilterUser::Root } else { FilterUser::Ordinary };
+        let program = program(full(user), Asks::Nothing, ids, user);
+        interpreter::run(&program, &Call { number, arch: X86_64, arguments }).action
     };
     let chown = |ids| action(libc::SYS_chown, [0, 33, 33, 0, 0, 0], ids);
     assert_eq!(
@@ -269,8 +295,11 @@ fn without_a_listener_root_is_told_that_owners_are_set() {
 #[test]
 fn no_question_reaches_the_kernel() {
     for asks in [Asks::Nothing, Asks::Questions, Asks::Refusals] {
-        for filter in [full(), for_zygote(), for_worker()] {
-            let program = program(filter, asks, IDS);
+        for (user, filter) in USERS
+            .into_iter()
+            .flat_map(|user| [full(user), for_zygote(user), for_worker(user)].map(|it| (user, it)))
+        {
+            let program = program(filter, asks, IDS, user);
             interpreter::check(&program);
             let marks = [FilterQuestion::Mode, FilterQuestion::Owner]
                 .map(|question| FilterVerdict::Ask(question).encode());
@@ -293,8 +322,8 @@ fn observing_asks_about_listed_calls_and_changes_no_refusal() {
             let question =
                 if listed(number) { libc::SECCOMP_RET_USER_NOTIF } else { libc::SECCOMP_RET_ALLOW };
             assert_eq!(answer, question, "{call:x?}");
-            let both = strictest([answer, interpreter::run(full(), &call).action]);
-            let verdict = expected(&call).encode();
+            let both = strictest([answer, interpreter::run(full(FilterUser::Ordinary), &call).action]);
+            let verdict = expected(&call, FilterUser::Ordinary).encode();
             let is_allowed = verdict == libc::SECCOMP_RET_ALLOW;
             assert_eq!(both, if is_allowed { question } else { verdict }, "{call:x?}");
         }
@@ -302,7 +331,7 @@ fn observing_asks_about_listed_calls_and_changes_no_refusal() {
     let allowed = OBSERVED.iter().all(|call| {
         let arguments = [0; 6];
         let number = u32::try_from(call.number).expect("a number");
-        expected(&Call { number, arch: X86_64, arguments }) == FilterVerdict::Allow
+        expected(&Call { number, arch: X86_64, arguments }, FilterUser::Ordinary) == FilterVerdict::Allow
     });
     assert!(allowed, "a call that is always refused needs no question");
 }
@@ -331,8 +360,11 @@ fn every_number_gets_the_verdict_of_the_rules() {
                     u64::from(if index == turn % 3 { *value } else { other }) | ((turn as u64 & 1) << 63);
             }
             let call = Call { number, arch: X86_64, arguments };
-            assert_eq!(interpreter::run(full(), &call).action, expected(&call).encode(), "{call:x?}");
-            assert_eq!(inherited_and_own(&call), expected(&call).encode(), "{call:x?}");
+            for user in USERS {
+                let expected = expected(&call, user).encode();
+                assert_eq!(interpreter::run(full(user), &call).action, expected, "{call:x?}");
+                assert_eq!(inherited_and_own(&call, user), expected, "{call:x?}");
+            }
         }
     }
 }
