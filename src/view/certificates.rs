@@ -14,6 +14,7 @@ use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::view::inputs::Inputs;
 use crate::view::paths::resolved::ResolvedPath;
+use crate::view::root::over;
 use crate::view::toolchains::search_path::{is_trusted, is_visible};
 use crate::view::{Access, Node, View, secrets};
 
@@ -56,21 +57,18 @@ const MOST_ENTRIES: usize = 4096;
 /// Shows the caller's certificates that are not visible and not covered yet. Call it when the view has all
 /// writable grants.
 pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
+    let mut all = Vec::new();
     for Named { variable, path, resolved } in named(inputs) {
-        let is_hidden =
-            view.host_path(&resolved.source.path).is_none() && !view.is_covered(&resolved.source.path);
-        view.certificates.push((variable, resolved.source.path.clone()));
+        let at = place(view, &resolved.source.path, &mut all);
+        let is_hidden = view.host_path(&at).is_none() && !view.is_covered(&at);
+        view.certificates.push((variable, at.clone()));
         if !is_hidden || !is_trusted(view, inputs, &path, &resolved) {
             continue;
         }
         let source = resolved.source;
         match if source.is_dir() { check_directory(&source.path, inputs) } else { Ok(()) } {
             Ok(()) => {
-                view.offer(
-                    PlaceKind::Certificates,
-                    source.path.clone(),
-                    Node::Bind { source, access: Access::Read },
-                );
+                view.offer(PlaceKind::Certificates, at, Node::Bind { source, access: Access::Read });
             }
             Err(why) => {
                 let text = format!("{} is not shown: {why}", source.path.display());
@@ -79,6 +77,19 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
             }
         }
     }
+}
+
+/// Where certificates appear: at their own path. Another root has certificates of its own there, and programs
+/// that renew them; so those of the host are beside it.
+fn place(view: &View, path: &Path, all: &mut Vec<PathBuf>) -> PathBuf {
+    if view.root.is_none() {
+        return path.to_owned();
+    }
+    let number = all.iter().position(|known| known == path).unwrap_or_else(|| {
+        all.push(path.to_owned());
+        all.len() - 1
+    });
+    over::certificates(number)
 }
 
 /// The variables whose certificates are visible in the sandbox, with those of their paths that are.

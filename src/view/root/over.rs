@@ -92,6 +92,11 @@ fn check_directory(inputs: &Inputs<'_>, layer: &BindSource) -> Result<(), Error>
     }
 }
 
+/// Where the host's certificates appear: the `number`th file or directory.
+pub(crate) fn certificates(number: usize) -> PathBuf {
+    Path::new(OWN).join("certificates").join(number.to_string())
+}
+
 /// The path of the `number`th file that is bound over one of the root.
 pub(crate) fn own_file(number: usize) -> PathBuf {
     Path::new(OWN).join(number.to_string())
