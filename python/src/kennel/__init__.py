@@ -7,6 +7,7 @@
 ('hello\\n', 3, 'exited')
 """
 
+from kennel import images
 from kennel.aio import AsyncSession
 from kennel.aio_detached import AsyncDetached, AsyncLogs, AsyncShell
 from kennel.aio_process import AsyncPopen
@@ -18,6 +19,7 @@ from kennel.errors import (
     Error,
     ExistsError,
     FileError,
+    ImageError,
     IsDirectoryError,
     NotDirectoryError,
     NotFoundError,
@@ -95,6 +97,7 @@ __all__ = [
     "ExistsError",
     "FileError",
     "Finding",
+    "ImageError",
     "Io",
     "IsDirectoryError",
     "Limits",
@@ -135,6 +138,7 @@ __all__ = [
     "WorkspaceNotFoundError",
     "arun",
     "attach",
+    "images",
     "probe",
     "run",
 ]

@@ -53,6 +53,10 @@ class PolicyError(Error):
     """A policy that Kennel refuses."""
 
 
+class ImageError(Error):
+    """An image that cannot be stored, found or removed."""
+
+
 class Unsupported(Error):
     """This session, this version or this machine cannot do that."""
 
