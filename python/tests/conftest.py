@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,3 +58,24 @@ def fake(tmp_path: Path) -> Iterator[Callable[[Callable[[socket.socket], None]],
     yield make
     for server in servers:
         server.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of the test's own. The machine's directory for temporary files may be one that no store can be on."""
+    monkeypatch.setenv("KENNEL_IMAGES", str(tmp_path / "store"))
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root file system with a shell and its libraries."""
+    root = tmp_path / "root"
+    loaded = subprocess.run(["ldd", "/bin/sh"], capture_output=True, text=True, check=True).stdout
+    for file in ["/bin/sh", *re.findall(r"/\S+", loaded)]:
+        at = root / file.lstrip("/")
+        at.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(file).resolve(), at)
+    (root / "etc").mkdir()
+    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nguest:x:7:8::/home/guest:/bin/sh\n")
+    return root

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
 import tarfile
 from pathlib import Path
 
@@ -12,27 +9,6 @@ import pytest
 
 import kennel
 from kennel import images
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A store of the test's own. The machine's directory for temporary files may be one that no store can be on."""
-    monkeypatch.setenv("KENNEL_IMAGES", str(tmp_path / "store"))
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A root file system with a shell and its libraries."""
-    root = tmp_path / "root"
-    loaded = subprocess.run(["ldd", "/bin/sh"], capture_output=True, text=True, check=True).stdout
-    for file in ["/bin/sh", *re.findall(r"/\S+", loaded)]:
-        at = root / file.lstrip("/")
-        at.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(Path(file).resolve(), at)
-    (root / "etc").mkdir()
-    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nguest:x:7:8::/home/guest:/bin/sh\n")
-    return root
 
 
 def test_images_are_added_listed_and_removed(store: Path, root: Path, tmp_path: Path) -> None:

@@ -82,6 +82,12 @@ def list() -> builtins.list[Image]:  # noqa: A001
     return [_image(each) for each in _said("list")]
 
 
+def inspect(image: str) -> dict[str, Any]:
+    """What `kennel image inspect --json` prints of an image: `config` is its configuration, `layers` a list."""
+    shown: dict[str, Any] = _said("inspect", "--", image)
+    return shown
+
+
 def remove(*images: str) -> Removed:
     """Removes names, and images without another name; by a digest, an image with all its names.
 

@@ -25,7 +25,7 @@ from inspect_ai.util import (
     SandboxUserUnsupportedError,
     override_sandbox_output_limit,
 )
-from inspect_ai.util._sandbox.compose import ComposeConfig
+from pydantic import BaseModel
 
 from kennel._launch import executable
 from kennel.inspect import KennelSandboxEnvironment as Provider
@@ -267,7 +267,7 @@ async def test_a_policy_that_cannot_work_is_told_before_the_first_sample(tmp_pat
 
 async def test_a_configuration_that_is_no_file_is_refused() -> None:
     with pytest.raises(PrerequisiteError) as caught:
-        await Provider.task_init("test", ComposeConfig(services={}))
+        await Provider.task_init("test", BaseModel())
     assert "policy file" in str(caught.value.message)
 
 

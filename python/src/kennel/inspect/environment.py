@@ -16,7 +16,7 @@ import os
 import posixpath
 import pwd
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Literal, overload
 
@@ -24,6 +24,7 @@ import anyio
 import anyio.to_thread
 from inspect_ai._util.error import PrerequisiteError
 from inspect_ai.util import (
+    ComposeConfig,
     ExecResult,
     OutputLimitExceededError,
     SandboxConnection,
@@ -32,6 +33,8 @@ from inspect_ai.util import (
     SandboxEnvironmentLimits,
     SandboxUnavailableError,
     SandboxUserUnsupportedError,
+    is_compose_yaml,
+    is_dockerfile,
     sandboxenv,
 )
 from inspect_ai.util import (
@@ -39,7 +42,9 @@ from inspect_ai.util import (
 )
 
 import kennel
+from kennel import images
 
+from .compose import ComposeError, Service, service_of, variables_in, variables_of
 from .workspace import Workspace, remove_stray
 
 _max_subprocesses: ContextVar[int] | None
@@ -55,10 +60,20 @@ _LONGEST_REASON = 2000
 class KennelSandboxEnvironment(SandboxEnvironment):
     """A session of Kennel on a workspace of its own."""
 
-    def __init__(self, session: kennel.AsyncSession, workspace: Workspace) -> None:
+    def __init__(
+        self,
+        session: kennel.AsyncSession,
+        workspace: Workspace,
+        directory: str | None = None,
+        users: frozenset[str] | None = None,
+    ) -> None:
         super().__init__()
         self.session = session
         self.workspace = workspace
+        self.directory = directory or str(workspace.path)
+        """Where commands start and relative paths begin."""
+        self.users = users
+        """The names of the user that commands are in an image; `None`: they are the user of the eval."""
 
     @classmethod
     def default_concurrency(cls) -> int | None:
@@ -66,11 +81,23 @@ class KennelSandboxEnvironment(SandboxEnvironment):
         return None
 
     @classmethod
+    def is_docker_compatible(cls) -> bool:
+        """`--sandbox kennel` takes the compose file of a task that was written for docker."""
+        return True
+
+    @classmethod
+    async def task_init_environment(
+        cls, config: SandboxEnvironmentConfigType | None, metadata: dict[str, str]
+    ) -> dict[str, str]:
+        """The metadata of a sample that its compose file uses: then the sample has an image of its own."""
+        return variables_in(config, metadata) if is_compose_yaml(config) else {}
+
+    @classmethod
     async def task_init(cls, task_name: str, config: SandboxEnvironmentConfigType | None) -> None:
         """Starts a session once, so that a policy or a host that cannot work is told before the first sample."""
         try:
             environment = await cls._start(config)
-        except kennel.Error as error:
+        except (kennel.Error, ComposeError) as error:
             raise PrerequisiteError(str(error)) from error
         await environment._end()
 
@@ -79,7 +106,7 @@ class KennelSandboxEnvironment(SandboxEnvironment):
         cls, task_name: str, config: SandboxEnvironmentConfigType | None, metadata: dict[str, str]
     ) -> dict[str, SandboxEnvironment]:
         """One environment, `default`, in a fresh workspace."""
-        return {"default": await cls._start(config)}
+        return {"default": await cls._start(config, metadata)}
 
     @classmethod
     async def sample_cleanup(
@@ -100,20 +127,52 @@ class KennelSandboxEnvironment(SandboxEnvironment):
             print(f"removed {removed}")  # noqa: T201
 
     @classmethod
-    async def _start(cls, config: SandboxEnvironmentConfigType | None) -> KennelSandboxEnvironment:
-        if not (config is None or isinstance(config, str)):
-            raise PrerequisiteError("a policy file configures the sandbox kennel: sandbox=('kennel', 'policy.toml')")
+    async def _start(
+        cls, config: SandboxEnvironmentConfigType | None, metadata: Mapping[str, str] | None = None
+    ) -> KennelSandboxEnvironment:
+        if is_dockerfile(config):
+            raise PrerequisiteError(f"{config}: no image is built here: build it before, and name it in a compose file")
+        service, policy = None, None
+        if isinstance(config, ComposeConfig) or is_compose_yaml(config):
+            service = await anyio.to_thread.run_sync(service_of, config, variables_of(metadata or {}))
+        elif config is None or isinstance(config, str):
+            policy = config
+        else:
+            raise PrerequisiteError("a policy file or a compose file configures the sandbox kennel")
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             raise PrerequisiteError("the sandbox kennel needs asyncio: unset INSPECT_ASYNC_BACKEND") from None
         workspace = Workspace()
-        session = kennel.AsyncSession(workspace.path, policy=config, name=workspace.name, isolation="session")
         try:
+            if service is not None:
+                return await cls._of_service(service, workspace)
+            session = kennel.AsyncSession(workspace.path, policy=policy, name=workspace.name, isolation="session")
             return cls(await session.start(), workspace)
         except BaseException:
             workspace.remove()
             raise
+
+    @classmethod
+    async def _of_service(cls, service: Service, workspace: Workspace) -> KennelSandboxEnvironment:
+        """A session in an image, with the command of the service in the background."""
+        image = await anyio.to_thread.run_sync(images.inspect, service.image)
+        config = image["config"].get("config") or {}
+        directory = posixpath.join("/", service.directory or config.get("WorkingDir") or "")
+        user = (service.user or config.get("User") or "root").partition(":")[0] or "root"
+        session = kennel.AsyncSession(policy=service.policy, name=workspace.name, isolation="session")
+        await session.start()
+        try:
+            await session.mkdir(directory, parents=True, exist_ok=True)
+            argv = service.argv(config)
+            if argv:
+                await session.detach(argv, cwd=directory)
+        except BaseException:
+            await session.close()
+            raise
+        # Root is known by both.
+        names = {"root", "0"} if user in ("root", "0") else {user}
+        return cls(session, workspace, directory, frozenset(names))
 
     async def _end(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -134,7 +193,7 @@ class KennelSandboxEnvironment(SandboxEnvironment):
         concurrency: bool = True,
     ) -> ExecResult[str]:
         """Runs a command. A timeout is the command's own here, so `timeout_retry` changes nothing."""
-        _only_the_caller(user)
+        self._only_its_user(user)
         slot = (
             throttle("subprocesses", _max_subprocesses.get(), resizable=True)
             if concurrency and _max_subprocesses is not None
@@ -145,7 +204,7 @@ class KennelSandboxEnvironment(SandboxEnvironment):
                 done = await self.session.run(
                     cmd,
                     input=input.encode() if isinstance(input, str) else input,
-                    cwd=None if cwd is None else self._path(cwd),
+                    cwd=self.directory if cwd is None else self._path(cwd),
                     env=env,
                     timeout=timeout,
                     truncate=True,
@@ -209,7 +268,7 @@ class KennelSandboxEnvironment(SandboxEnvironment):
 
     async def connection(self, *, user: str | None = None) -> SandboxConnection:
         """The command that opens a shell in the sandbox, for a person."""
-        _only_the_caller(user)
+        self._only_its_user(user)
         try:
             await self.session.stats()
         except kennel.SessionError as gone:
@@ -225,7 +284,14 @@ class KennelSandboxEnvironment(SandboxEnvironment):
     def _path(self, path: str) -> str:
         if "\0" in path:
             raise ValueError("embedded null byte")  # as of Python's own calls: Inspect tells the model
-        return posixpath.join(str(self.workspace.path), path)
+        return posixpath.join(self.directory, path)
+
+    def _only_its_user(self, user: str | None) -> None:
+        if self.users is None:
+            _only_the_caller(user)
+        elif user is not None and user not in self.users:
+            names = " or ".join(sorted(self.users))
+            raise SandboxUserUnsupportedError(f"cannot run as {user!r}: commands of this sandbox run as {names}")
 
 
 def _only_the_caller(user: str | None) -> None:
