@@ -266,8 +266,11 @@ async def test_a_policy_that_cannot_work_is_told_before_the_first_sample(tmp_pat
 
 
 async def test_a_configuration_that_is_no_file_is_refused() -> None:
+    class OfAnother(BaseModel):
+        """The configuration of another provider."""
+
     with pytest.raises(PrerequisiteError) as caught:
-        await Provider.task_init("test", BaseModel())
+        await Provider.task_init("test", OfAnother())
     assert "policy file" in str(caught.value.message)
 
 
