@@ -34,7 +34,7 @@ const MOST_HIDDEN: usize = 8;
 const MOST_GUESSES: usize = 3;
 
 /// How many uses of a kind are explained. Some have no reason, or the same, and a command can make each slow.
-const MOST_LOOKS: usize = 32;
+pub(super) const MOST_LOOKS: usize = 32;
 
 /// How many words of a command line are read.
 const MOST_WORDS: usize = 256;

@@ -11,7 +11,7 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use crate::explain::Attempt;
-use crate::explain::context::{ExplainContext, denial_for_errno, no_network};
+use crate::explain::context::{ExplainContext, MOST_LOOKS, denial_for_errno, no_network};
 use crate::policy::network::NetworkMode;
 use crate::policy::network::destination::DestinationHost;
 use crate::policy::network::preset::{self, Preset};
@@ -90,6 +90,7 @@ impl ExplainContext {
         if let Some(code) = failed(outcome) {
             hints.extend(self.of_network());
             hints.extend(self.of_paths());
+            hints.extend(self.of_directory_outside());
             hints.extend(self.of_programs(code));
             if hints.is_empty() && outcome.denials.is_empty() {
                 hints.extend(self.of_unread());
@@ -183,6 +184,12 @@ impl ExplainContext {
     fn of_paths(&self) -> Vec<Note> {
         let typed = self.typed_paths().into_iter();
         typed.filter_map(|typed| self.explainer.hint(&typed.path, typed.is_output)).collect()
+    }
+
+    /// A file of the caller's directory that was typed.
+    fn of_directory_outside(&self) -> Option<Note> {
+        let words = self.words.iter().flat_map(|word| word.split_whitespace());
+        words.take(MOST_LOOKS).find_map(|word| self.explainer.hint_of_directory_outside(word))
     }
 
     /// Paths that were typed and are read-only, which the command has not read: it may have wanted to change

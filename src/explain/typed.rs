@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::unistd::{AccessFlags, access};
 
-use crate::explain::{Explainer, Finding, LastLink, grant, is_deep, is_writable_outside, resolve};
+use crate::explain::{Explainer, Finding, LastLink, grant, is_deep, is_writable_outside, possible, resolve};
 use crate::policy::profile::Git;
 use crate::policy::secrets::is_secret_of;
 use crate::protect::git;
@@ -37,11 +37,28 @@ impl Explainer {
         if !self.is_direct(path) {
             return None;
         }
-        match self.absent(path, false, &[]) {
+        match self.absent(path, false, &[]).or_else(|| self.absent_in_root(path)) {
             Some(hidden) => self.hidden(path, is_output, &hidden.reason),
             None if is_output || self.may_be_made(path) => self.unwritable(path, is_output),
             None => None,
         }
+    }
+
+    /// Another root has nothing at `path`.
+    fn absent_in_root(&self, path: &Path) -> Option<Finding> {
+        let root = self.view.root.as_ref().filter(|_| self.view.is_of_root(path))?;
+        let reason = "the root has no such file, and of the host only what is granted is shown";
+        root.kind(path).is_none().then(|| possible(reason, None))
+    }
+
+    /// Something of the caller's directory, of which another root without a workspace shows nothing.
+    pub(crate) fn hint_of_directory_outside(&self, word: &str) -> Option<Note> {
+        let directory = self.policy.directory_outside.as_ref()?;
+        let is_name = !word.is_empty() && word != "." && !word.starts_with(['-', '/']);
+        let text = format!("it is in {}, of which the sandbox shows nothing", shown(directory));
+        let remedy = remedy![SettingKey::Workspace.to(directory.display()), " shows the directory"];
+        (is_name && exists(&directory.join(word)))
+            .then(|| Note::new(&shown(Path::new(word)), &text, Some(remedy)))
     }
 
     /// Whether the sandbox shows something at `path`.

@@ -1,6 +1,6 @@
 //! What of a policy explanations of refusals name: plain data, collected while the policy is compiled.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::plan::network::ports_of_host;
 use crate::policy::network::NetworkMode;
@@ -30,6 +30,8 @@ pub(crate) struct PolicyFacts {
     pub(crate) home_outside: PathBuf,
     /// HOME in the sandbox.
     pub(crate) home: PathBuf,
+    /// The current directory of the caller, if another root shows no workspace.
+    pub(crate) directory_outside: Option<PathBuf>,
 }
 
 impl PolicyFacts {
@@ -45,6 +47,8 @@ impl PolicyFacts {
             homes: inputs.caller.homes.clone(),
             home_outside: inputs.caller.home.clone(),
             home: inputs.home(),
+            directory_outside: (!inputs.policy.has_workspace())
+                .then(|| inputs.caller.absolute(Path::new("."))),
         }
     }
 }
