@@ -6,6 +6,7 @@ use crate::plan::network::ports_of_host;
 use crate::policy::network::NetworkMode;
 use crate::policy::profile::{Git, Reach};
 use crate::report::remedy::{Setting, SettingKey};
+use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
 use crate::view::node::TmpfsSize;
 
@@ -48,7 +49,7 @@ impl PolicyFacts {
             home_outside: inputs.caller.home.clone(),
             home: inputs.home(),
             directory_outside: (!inputs.policy.has_workspace())
-                .then(|| inputs.caller.absolute(Path::new("."))),
+                .then(|| clean(inputs.caller.absolute(Path::new(".")))),
         }
     }
 }

@@ -212,34 +212,6 @@ async fn an_image_that_is_used_stays() {
 }
 
 #[test]
-fn a_file_that_is_outside_is_told_of() {
-    let images = images!();
-    let here = images.images.at("work");
-    fs::create_dir(&here).unwrap();
-    fs::write(here.join("given.txt"), "x").unwrap();
-    let said = |words: &[&str]| {
-        let mut kennel = Command::new(kennel_path());
-        kennel.current_dir(&here).args(["run", "--image", "app:1", "--entrypoint", "cat", "--"]).args(words);
-        let output = kennel.env("KENNEL_IMAGES", images.images.store()).output().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
-        stderr(&output)
-    };
-    let shown = here.display().to_string();
-    for name in ["given.txt", "./given.txt"] {
-        let said = said(&[name]);
-        let expected = format!("given.txt: it is in {shown}, of which the sandbox shows nothing");
-        assert!(said.contains(&expected) && said.contains(&format!("--workspace {shown}")), "{said}");
-    }
-    let path = format!("{shown}/given.txt");
-    let told = said(&[&path]);
-    assert!(told.contains("the root has no such file") && told.contains(&format!("--ro {path}")), "{told}");
-    for nowhere in ["none.txt", "/none/such", "/etc/hostname.none"] {
-        let told = said(&[nowhere]);
-        assert!(!told.contains("hint"), "{told}");
-    }
-}
-
-#[test]
 fn the_audit_log_names_the_image() {
     let images = images!();
     let log = images.images.at("audit.log");

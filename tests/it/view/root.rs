@@ -329,3 +329,35 @@ async fn a_root_that_is_gone_is_named() {
     let error = Session::prepare(&policy).await.unwrap_err();
     assert!(matches!(&error, Error::Grant { what: "root", .. }), "{error}");
 }
+
+#[tokio::test]
+async fn a_file_that_is_outside_is_told_of() {
+    require_root!();
+    let (root, outside) = (other_root(), workspace());
+    fs::write(outside.path().join("given.txt"), "x").unwrap();
+    let session = Session::prepare(&Policy::default().root(root.path())).await.unwrap();
+    let hints = async |name: &str| {
+        let output = session.command("cat").arg(name).hints(true).output().await.unwrap();
+        assert_eq!(output.outcome.status.code(), Some(1), "{output:?}");
+        output
+            .outcome
+            .hints
+            .iter()
+            .map(|hint| format!("{}: {}", hint.subject, hint.text))
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    // Cargo runs tests in the directory of their package.
+    for name in ["Cargo.toml", "./Cargo.toml", "src/lib.rs"] {
+        let told = hints(name).await;
+        let here = std::env::current_dir().unwrap().display().to_string();
+        assert!(told.starts_with(&format!("{name}: it is in {here}, of which")), "{told}");
+    }
+    let given = outside.path().join("given.txt").display().to_string();
+    let told = hints(&given).await;
+    assert!(told.starts_with(&format!("{given}: the root has no such file")), "{told}");
+    for nowhere in ["none.txt", "/none/such", "/etc/passwd.none", "."] {
+        assert_eq!(hints(nowhere).await, "", "{nowhere}");
+    }
+    session.shutdown().await;
+}
