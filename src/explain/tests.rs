@@ -55,6 +55,7 @@ fn explainer(host: &Path) -> Explainer {
         homes: vec!["/home/me".into()],
         home_outside: "/home/me".into(),
         home: "/home/me".into(),
+        directory_outside: None,
     };
     Explainer { view: view.into(), policy: facts.into() }
 }

@@ -17,9 +17,9 @@ use crate::view::inputs::{Ids, Inputs};
 /// SECBIT_NO_SETUID_FIXUP, SECBIT_NO_CAP_AMBIENT_RAISE and their locks (capabilities(7)).
 const SECUREBITS: u64 = 0b1100_1111;
 
-/// What root of another root keeps, as the bits of capset(2): package managers write to directories whose mode
-/// forbids it, and run scripts with another root directory. Both hold for files of the caller alone, which
-/// are those that the user namespace has an owner for.
+/// What root of another root keeps, as the bits of capset(2): package managers write to directories whose
+/// mode forbids it, and run scripts with another root directory. Both hold for files of the caller alone,
+/// which are those that the user namespace has an owner for.
 const FAKE_ROOT: u32 = 1 << CAP_DAC_OVERRIDE | 1 << CAP_SYS_CHROOT;
 
 /// The report if there is no user namespace.

@@ -24,6 +24,7 @@
 //! rest. With 384 instructions it took 83 µs; repeating verdicts within reach and testing single numbers
 //! apart saved the others. In a session the zygote installs most of the filter once, and workers inherit it.
 
+pub(crate) mod fake_root;
 pub(crate) mod observed;
 pub(crate) mod rule;
 pub(crate) mod rules;

@@ -46,10 +46,9 @@ pub(crate) struct SpawnOptions {
     pub(crate) users: Users,
     /// Whether it mounts an overlay. That needs one more capability.
     pub(crate) overlays: bool,
-    /// Whether it mounts in the namespace of commands that share one: setns(2) needs one more capability.
-    pub(crate) enters_mounts: bool,
-    /// Whether commands may be root of another root, who may call chroot(2).
-    pub(crate) fakes_root: bool,
+    /// Whether it needs CAP_SYS_CHROOT: it mounts in the namespace of commands that share one, by setns(2);
+    /// or commands may be root of another root, who may call chroot(2).
+    pub(crate) chroots: bool,
     /// Whether its workers get ready while commands run; see [`DAC_READ_SEARCH`].
     pub(crate) overtakes: bool,
     /// A second id, as which it opens files of /etc. It needs capabilities for that, too.
@@ -59,14 +58,7 @@ pub(crate) struct SpawnOptions {
 impl SpawnOptions {
     /// Options for an inside that needs no more than [`INSIDE_CAPABILITIES`].
     pub(crate) fn of(users: Users) -> Self {
-        Self {
-            users,
-            overlays: false,
-            enters_mounts: false,
-            fakes_root: false,
-            overtakes: false,
-            reader: None,
-        }
+        Self { users, overlays: false, chroots: false, overtakes: false, reader: None }
     }
 }
 
@@ -74,7 +66,7 @@ impl SpawnOptions {
 /// the process that mounted it. The inside drops the capability right after that mount.
 const OVERLAY_CAPABILITIES: [u32; 1] = [CAP_DAC_OVERRIDE];
 
-/// What [`SpawnOptions::enters_mounts`] and [`SpawnOptions::fakes_root`] need as well.
+/// What [`SpawnOptions::chroots`] needs as well.
 const ENTERING_CAPABILITIES: [u32; 1] = [CAP_SYS_CHROOT];
 
 /// CAP_DAC_READ_SEARCH of capabilities(7), which [`SpawnOptions::overtakes`] needs as well. A worker of a
@@ -207,8 +199,7 @@ pub(crate) fn begin_inside(
     } else {
         let of_overlays: &[u32] = if options.overlays { &OVERLAY_CAPABILITIES } else { &[] };
         let of_reader: &[u32] = if options.reader.is_some() { &READER_CAPABILITIES } else { &[] };
-        let enters = options.enters_mounts || options.fakes_root;
-        let entering: &[u32] = if enters { &ENTERING_CAPABILITIES } else { &[] };
+        let entering: &[u32] = if options.chroots { &ENTERING_CAPABILITIES } else { &[] };
         let of_workers: &[u32] = if options.overtakes { &[DAC_READ_SEARCH] } else { &[] };
         [&INSIDE_CAPABILITIES, of_overlays, entering, of_workers, of_reader].concat()
     };

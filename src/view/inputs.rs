@@ -150,8 +150,7 @@ pub(crate) fn spawn_options(policy: &Policy, host: &Host, caller: &Caller) -> Sp
     SpawnOptions {
         users,
         overlays,
-        enters_mounts: policy.shares_processes(),
-        fakes_root: policy.has_other_root() && users == Users::Own,
+        chroots: policy.shares_processes() || policy.has_other_root() && users == Users::Own,
         overtakes: false,
         reader: reader(policy, host, caller),
     }

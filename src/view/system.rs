@@ -368,10 +368,10 @@ fn must_be_covered(view: &View, shown: &Shown, path: &Path, is_proc: bool) -> Ve
 
 /// A procfs for the command.
 ///
-/// It is writable for an ordinary user: the modes of procfs leave them what belongs to their own
-/// processes (names, limits of the out-of-memory killer), as outside. Root owns the settings of the whole
-/// kernel, and root of a user namespace the files of init, so its procfs is read-only. So is one below a procfs that this program itself may not write
-/// to: the kernel mounts no other (mount_too_revealing()).
+/// It is writable for an ordinary user: the modes of procfs leave them what belongs to their own processes
+/// (names, limits of the out-of-memory killer), as outside. Root owns the settings of the whole kernel, and
+/// root of a user namespace the files of init, so its procfs is read-only. So is one below a procfs that this
+/// program itself may not write to: the kernel mounts no other (mount_too_revealing()).
 pub(crate) fn procfs(inputs: &Inputs<'_>) -> Node {
     let is_read_only = || inputs.names.mounts().map_or(true, |mounts| mounts.is_read_only("/proc"));
     let is_root = inputs.caller.is_root() || inputs.ids().user == 0;

@@ -39,8 +39,8 @@ const PLAIN_UNSHARE: u32 = bits(
 /// S_ISUID and S_ISGID. A file with these bits in a writable workspace would lend its owner's rights to any
 /// user who runs it outside. On a directory, S_ISGID gives its group to new entries, which is harmless; the
 /// supervisor tells the two apart.
-const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
-const ASK_MODE: FilterVerdict = FilterVerdict::Ask(FilterQuestion::Mode);
+pub(crate) const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+pub(crate) const ASK_MODE: FilterVerdict = FilterVerdict::Ask(FilterQuestion::Mode);
 const ASK_OWNER: FilterVerdict = FilterVerdict::Ask(FilterQuestion::Owner);
 
 /// The caller's own user and group. [`program`](crate::plan::seccomp::program) writes the numbers in their
@@ -49,15 +49,15 @@ pub(crate) const OWN_USER: u32 = 0x4f57_4e55;
 pub(crate) const OWN_GROUP: u32 = 0x4f57_4e47;
 
 /// Owners that need no question: the own one, or none at all.
-const USERS: &[u32] = &[OWN_USER, u32::MAX];
-const GROUPS: &[u32] = &[OWN_GROUP, u32::MAX];
+pub(crate) const USERS: &[u32] = &[OWN_USER, u32::MAX];
+pub(crate) const GROUPS: &[u32] = &[OWN_GROUP, u32::MAX];
 
 /// open(2) reads its mode only with one of these flags; without them the mode may be garbage. `__O_TMPFILE`
 /// is O_TMPFILE without the O_DIRECTORY that it includes.
 const CREATES: u32 = bits(libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY));
 
 /// File types of device nodes.
-const DEVICES: &[u32] = &[libc::S_IFCHR, libc::S_IFBLK];
+pub(crate) const DEVICES: &[u32] = &[libc::S_IFCHR, libc::S_IFBLK];
 
 /// TCP Fast Open connects by sending, which Landlock does not check. It is refused as on a host with the
 /// sysctl net.ipv4.tcp_fastopen = 0: programs then connect first. The option TCP_FASTOPEN_CONNECT goes
@@ -94,8 +94,8 @@ const NULL: &[u32] = &[0];
 const PRIORITY_OF_USER: &[u32] = &[2];
 const IO_PRIORITY_OF_USER: &[u32] = &[3];
 
-/// All rules, but for those of [`FAKE_ROOT`]. A system call is in at most one of them, and then in no list of
-/// `syscalls`; `table` checks that at build time.
+/// All rules, but for those of [`fake_root`](crate::plan::seccomp::fake_root). A system call is in at most
+/// one of them, and then in no list of `syscalls`; `table` checks that at build time.
 pub(crate) const RULES: &[SyscallRule] = &[
     SyscallRule {
         calls: &[libc::SYS_clone],
@@ -257,113 +257,6 @@ pub(crate) const RULES: &[SyscallRule] = &[
     SyscallRule {
         calls: &[libc::SYS_renameat2],
         clauses: &[Clause { when: &[Test::AnyBit(Word::Low(4), libc::RENAME_WHITEOUT)], then: EPERM }],
-        otherwise: ALLOW,
-    },
-];
-
-/// What is different for root of another root ([`FilterUser::FakeRoot`](crate::plan::seccomp::rule::FilterUser)).
-/// The user namespace has one user and one group, so no file can have another owner: that is pretended, and
-/// so are devices, which belong to the host. Who a process is, is never pretended: a program that becomes
-/// another user would go on with rights that it has given up, or try for ever.
-pub(crate) const FAKE_ROOT: &[SyscallRule] = &[
-    // It has the capability for it, and no way out: the mounts end at the root of the sandbox.
-    SyscallRule { calls: &[libc::SYS_chroot], clauses: &[], otherwise: ALLOW },
-    SyscallRule {
-        calls: &[libc::SYS_setgroups, libc::SYS_capset],
-        clauses: &[],
-        otherwise: FilterVerdict::Pretend,
-    },
-    SyscallRule {
-        calls: &[libc::SYS_chown, libc::SYS_lchown, libc::SYS_fchown],
-        clauses: &[
-            Clause { when: &[Test::NoneOf(Word::Low(1), EXACT, USERS)], then: FilterVerdict::Pretend },
-            Clause { when: &[Test::NoneOf(Word::Low(2), EXACT, GROUPS)], then: FilterVerdict::Pretend },
-        ],
-        otherwise: ALLOW,
-    },
-    SyscallRule {
-        calls: &[libc::SYS_fchownat],
-        clauses: &[
-            Clause { when: &[Test::NoneOf(Word::Low(2), EXACT, USERS)], then: FilterVerdict::Pretend },
-            Clause { when: &[Test::NoneOf(Word::Low(3), EXACT, GROUPS)], then: FilterVerdict::Pretend },
-        ],
-        otherwise: ALLOW,
-    },
-    SyscallRule {
-        calls: &[libc::SYS_mknod],
-        clauses: &[
-            Clause {
-                when: &[Test::OneOf(Word::Low(1), libc::S_IFMT, DEVICES)],
-                then: FilterVerdict::Pretend,
-            },
-            Clause { when: &[Test::AnyBit(Word::Low(1), SET_ID)], then: EPERM },
-        ],
-        otherwise: ALLOW,
-    },
-    SyscallRule {
-        calls: &[libc::SYS_mknodat],
-        clauses: &[
-            Clause {
-                when: &[Test::OneOf(Word::Low(2), libc::S_IFMT, DEVICES)],
-                then: FilterVerdict::Pretend,
-            },
-            Clause { when: &[Test::AnyBit(Word::Low(2), SET_ID)], then: EPERM },
-        ],
-        otherwise: ALLOW,
-    },
-    // The supervisor tells the root's own files from those of the host.
-    SyscallRule {
-        calls: &[libc::SYS_chmod, libc::SYS_fchmod],
-        clauses: &[Clause { when: &[Test::AnyBit(Word::Low(1), SET_ID)], then: ASK_MODE }],
-        otherwise: ALLOW,
-    },
-    SyscallRule {
-        calls: &[libc::SYS_fchmodat, libc::SYS_fchmodat2],
-        clauses: &[Clause { when: &[Test::AnyBit(Word::Low(2), SET_ID)], then: ASK_MODE }],
-        otherwise: ALLOW,
-    },
-    SyscallRule {
-        calls: &[libc::SYS_setuid],
-        clauses: &[Clause { when: &[Test::NoneOf(Word::Low(0), EXACT, USERS)], then: EPERM }],
-        otherwise: ALLOW,
-    },
-    SyscallRule {
-        calls: &[libc::SYS_setreuid],
-        clauses: &[
-            Clause { when: &[Test::NoneOf(Word::Low(0), EXACT, USERS)], then: EPERM },
-            Clause { when: &[Test::NoneOf(Word::Low(1), EXACT, USERS)], then: EPERM },
-        ],
-        otherwise: ALLOW,
-    },
-    SyscallRule {
-        calls: &[libc::SYS_setresuid],
-        clauses: &[
-            Clause { when: &[Test::NoneOf(Word::Low(0), EXACT, USERS)], then: EPERM },
-            Clause { when: &[Test::NoneOf(Word::Low(1), EXACT, USERS)], then: EPERM },
-            Clause { when: &[Test::NoneOf(Word::Low(2), EXACT, USERS)], then: EPERM },
-        ],
-        otherwise: ALLOW,
-    },
-    SyscallRule {
-        calls: &[libc::SYS_setgid],
-        clauses: &[Clause { when: &[Test::NoneOf(Word::Low(0), EXACT, GROUPS)], then: EPERM }],
-        otherwise: ALLOW,
-    },
-    SyscallRule {
-        calls: &[libc::SYS_setregid],
-        clauses: &[
-            Clause { when: &[Test::NoneOf(Word::Low(0), EXACT, GROUPS)], then: EPERM },
-            Clause { when: &[Test::NoneOf(Word::Low(1), EXACT, GROUPS)], then: EPERM },
-        ],
-        otherwise: ALLOW,
-    },
-    SyscallRule {
-        calls: &[libc::SYS_setresgid],
-        clauses: &[
-            Clause { when: &[Test::NoneOf(Word::Low(0), EXACT, GROUPS)], then: EPERM },
-            Clause { when: &[Test::NoneOf(Word::Low(1), EXACT, GROUPS)], then: EPERM },
-            Clause { when: &[Test::NoneOf(Word::Low(2), EXACT, GROUPS)], then: EPERM },
-        ],
         otherwise: ALLOW,
     },
 ];

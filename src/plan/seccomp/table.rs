@@ -3,8 +3,9 @@
 
 use libc::c_long;
 
+use crate::plan::seccomp::fake_root::rules_of;
 use crate::plan::seccomp::rule::{Clause, FilterUser, FilterVerdict, SyscallRule, Test, Word};
-use crate::plan::seccomp::rules::{FAKE_ROOT, RULES};
+use crate::plan::seccomp::rules::RULES;
 use crate::plan::seccomp::syscalls;
 
 /// First number of the x32 ABI. Its calls take other structures, so rules for x86_64 must not judge them.
@@ -72,15 +73,7 @@ const fn enter(table: &mut [CallDecision], calls: &[c_long], decision: CallDecis
 
 /// The rules for a user. Those that [`DECISIONS`] names come first.
 pub(crate) fn rules(user: FilterUser) -> Vec<SyscallRule> {
-    RULES.iter().chain(of_user(user)).copied().collect()
-}
-
-/// The rules that only a user has. They take the place of what holds for others.
-fn of_user(user: FilterUser) -> &'static [SyscallRule] {
-    match user {
-        FilterUser::Ordinary | FilterUser::Root => &[],
-        FilterUser::FakeRoot => FAKE_ROOT,
-    }
+    RULES.iter().chain(rules_of(user)).copied().collect()
 }
 
 /// The decision for a number.
@@ -89,7 +82,7 @@ pub(crate) fn decision(number: u32, user: FilterUser) -> CallDecision {
         return KILL;
     }
     let is_it = |call: &c_long| u32::try_from(*call) == Ok(number);
-    match of_user(user).iter().position(|rule| rule.calls.iter().any(is_it)) {
+    match rules_of(user).iter().position(|rule| rule.calls.iter().any(is_it)) {
         Some(at) => CallDecision::Rule(RULES.len() + at),
         None => usize::try_from(number).ok().and_then(|at| DECISIONS.get(at)).map_or(UNKNOWN, |known| *known),
     }
@@ -177,7 +170,7 @@ pub(crate) fn judge(call: &SystemCall, user: FilterUser) -> (FilterVerdict, Vec<
     match decision(call.number, user) {
         CallDecision::Verdict(verdict) => (verdict, Vec::new()),
         CallDecision::Rule(index) => {
-            let mut rules = RULES.iter().chain(of_user(user));
+            let mut rules = RULES.iter().chain(rules_of(user));
             let Some(rule) = rules.nth(index) else { return (FilterVerdict::Kill, Vec::new()) };
             match rule.clauses.iter().find(|clause| clause.when.iter().all(|test| holds(test, call))) {
                 Some(clause) => (clause.then, arguments(clause, call)),

@@ -5,9 +5,10 @@ pub(crate) mod second;
 use libc::c_long;
 use proptest::prelude::*;
 
+use crate::plan::seccomp::fake_root::FAKE_ROOT;
 use crate::plan::seccomp::observed::OBSERVED;
 use crate::plan::seccomp::rule::{FilterQuestion, FilterUser, FilterVerdict, SyscallRule, Test, Word};
-use crate::plan::seccomp::rules::{FAKE_ROOT, OWN_GROUP, OWN_USER, RULES};
+use crate::plan::seccomp::rules::{OWN_GROUP, OWN_USER, RULES};
 use crate::plan::seccomp::syscalls::{ALLOWED, REFUSED};
 use crate::plan::seccomp::table::{CallDecision, Range};
 use crate::plan::seccomp::tests::interpreter;

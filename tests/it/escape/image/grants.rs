@@ -95,7 +95,7 @@ fn what_mounts_keep_is_kept() {
     fs::write(at("masked"), "secret").unwrap();
     fs::write(at("kept"), "kept").unwrap();
     fs::write(data.path().join("closed"), "mine").unwrap();
-    fs::set_permissions(data.path().join("closed"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(data.path().join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
     let grant = format!("{}:/data", data.path().display());
     let flags = rooted.flags(&["--ro", &grant, "--mask", "masked", "--protect", "kept"]);
     let script = "cat masked; cat /data/closed; for f in .git/hooks/x .git/config kept /data/closed /data/new; do \
@@ -122,7 +122,7 @@ fn files_of_others_are_as_closed_as_ever() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         nix::unistd::chown(&path, Some(owner.into()), Some(group.into())).unwrap();
     }
-    fs::set_permissions(rooted.workspace().join("group"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(rooted.workspace().join("group"), fs::Permissions::from_mode(0o000)).unwrap();
     rooted.check(&[
         ("open s:user 0", "EACCES"),
         ("open s:user 1", "EACCES"),

@@ -1,5 +1,5 @@
-//! Root of another root, who has two capabilities in the sandbox's own user namespace and a filter of its own:
-//! what that opens, and what it must not.
+//! Root of another root, who has two capabilities in the sandbox's own user namespace and a filter of its
+//! own: what that opens, and what it must not.
 //!
 //! | module | what is tried |
 //! | --- | --- |
