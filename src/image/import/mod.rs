@@ -30,7 +30,9 @@ use crate::image::digest::Digest;
 use crate::image::export::tree_archive::{Marks, TreeArchive};
 use crate::image::layer::StoredLayer;
 use crate::image::limits::LayerNote;
+use crate::image::manifest::platform_here;
 use crate::image::reference::Reference;
+use crate::image::work::unnamed_file;
 use crate::image::writer::{LayerBlob, StoreWriter};
 use crate::report::error::image::ImageError;
 use crate::report::error::import::ImportError;
@@ -113,7 +115,7 @@ pub fn import(
 ) -> Result<Vec<Imported>, ImageError> {
     let shown = given.shown();
     let failed = |source| ImageError::Import { from: shown.clone(), source: Box::new(source) };
-    let make = || source::temporary_file(writer.store());
+    let make = || unnamed_file(writer.store());
     let spool = Spool { make: &make, limit: writer.limits().max_size };
     match contents(given, &spool).map_err(failed)? {
         Contents::Images(images) => {
@@ -200,7 +202,7 @@ fn of_files(
     name: Option<&Reference>,
     left_out: Vec<PathBuf>,
 ) -> Result<Imported, ImageError> {
-    let platform = layout::platform_here();
+    let platform = platform_here();
     let (os, architecture) = platform.split_once('/').unwrap_or_default();
     let config = serde_json::json!({
         "architecture": architecture,
