@@ -90,14 +90,7 @@ impl Imported {
     /// What was left out of its layers, each kind once.
     #[must_use]
     pub fn notes(&self) -> Vec<LayerNote> {
-        let mut notes: Vec<LayerNote> = Vec::new();
-        for note in self.layers.iter().flat_map(StoredLayer::notes) {
-            match notes.iter_mut().find(|known| known.dropped == note.dropped) {
-                Some(known) => known.count += note.count,
-                None => notes.push(*note),
-            }
-        }
-        notes
+        LayerNote::sum(self.layers.iter().flat_map(StoredLayer::notes))
     }
 }
 
