@@ -102,14 +102,18 @@ fn what_is_beside_kennel_does_nothing_else() {
     }
 }
 
-/// Texts of the crates that read tar and gzip.
+/// Texts of the crates that read tar and gzip, and of those that speak with registries: reqwest, rustls,
+/// docker_credential.
 #[test]
-fn kennel_carries_no_code_that_unpacks_archives() {
+fn kennel_carries_no_code_that_unpacks_archives_or_asks_registries() {
     let has = |program: &Path, text: &str| {
         fs::read(program).unwrap().windows(text.len()).any(|part| part == text.as_bytes())
     };
-    for text in ["invalid distance too far back", "numeric field was not a number"] {
+    let unpacking = ["invalid distance too far back", "numeric field was not a number"];
+    let asking = ["error sending request", "invalid peer certificate", "docker-credential-"];
+    for text in unpacking.into_iter().chain(asking) {
         assert!(has(&kennel_image_path(), text), "kennel-image has it: {text}");
         assert!(!has(&kennel_path(), text), "kennel has it: {text}");
+        assert!(!has(&kennel_mcp_path(), text), "kennel-mcp has it: {text}");
     }
 }

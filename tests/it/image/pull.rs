@@ -555,9 +555,16 @@ fn run_and_session_get_an_image_that_is_missing() {
         command.args(words).current_dir(puller.0.at("."));
         puller.prepare(&mut command).output().unwrap()
     };
-    for verb in [&["run"][..], &["session", "start", "--name", "kennel-pulls"]] {
+    let session = format!("pulls-{}", registry.host.replace("127.0.0.1:", ""));
+    for verb in [&["run"][..], &["session", "start", "--name", &session]] {
         let program = if verb.len() == 1 { &["--", "/bin/none"][..] } else { &[] };
-        let with = |flags: &[&str], name: &str| kennel(&[verb, &["--image", name], flags, program].concat());
+        let with = |flags: &[&str], name: &str| {
+            let output = kennel(&[verb, &["--image", name], flags, program].concat());
+            if verb.len() > 1 && output.status.success() {
+                assert!(kennel(&["session", "stop", &session]).status.success());
+            }
+            output
+        };
         let output = with(&["--pull", "never"], &name);
         assert!(stderr(&output).contains("it is not in the store"), "{output:?}");
         assert_eq!((registry.asked(), puller.0.list()), (Vec::new(), Vec::new()));
@@ -575,7 +582,6 @@ fn run_and_session_get_an_image_that_is_missing() {
         assert_eq!(output.status.code(), Some(125), "{said}");
         assert!(said.contains("404: unknown") && said.contains("a:2`: it could not be pulled"), "{said}");
         registry.asked();
-        kennel(&["session", "stop", "kennel-pulls"]);
         puller.0.ok(&["remove", &name]);
     }
 }

@@ -134,8 +134,18 @@ impl Drop for Registry {
     }
 }
 
-/// Answers one request. What is no HTTP gets nothing.
-fn serve(stream: &TcpStream, log: &Mutex<Vec<Request>>, handler: &Handler) {
+/// Answers one request.
+fn serve(mut stream: &TcpStream, log: &Mutex<Vec<Request>>, handler: &Handler) {
+    let mut first = [0];
+    // Who only looks whether it is there has gone already.
+    if !stream.peek(&mut first).is_ok_and(|count| count > 0) {
+        return;
+    }
+    // TLS begins so.
+    if first == [0x16] {
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        return;
+    }
     let mut reader = BufReader::new(stream);
     let mut line = || {
         let mut line = Vec::new();

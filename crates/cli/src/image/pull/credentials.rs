@@ -127,10 +127,8 @@ mod tests {
             (r#"{"HttpHeaders":{}}"#, "a.b", None),
         ] {
             let found = find(text, &[key]);
-            assert_eq!(
-                (found.found, found.sent == SentCredentials::Given),
-                (expected.clone(), expected.is_some())
-            );
+            assert_eq!(found.sent == SentCredentials::Given, expected.is_some(), "{text}");
+            assert_eq!(found.found, expected, "{text}");
         }
     }
 

@@ -373,7 +373,8 @@ impl Registry {
     /// Why there was no answer.
     fn unanswered(&self, error: &reqwest::Error) -> Trouble {
         let (registry, reason) = (self.endpoint.registry.clone(), innermost(error));
-        if is_of_tls(error) {
+        let is_handshake = error.is_connect() && is_cut(error);
+        if is_of_tls(error) || is_handshake && !self.endpoint.is_plain {
             return Trouble::Final(PullError::Tls { registry, reason });
         }
         if error.is_builder() || error.is_redirect() {
@@ -422,6 +423,18 @@ fn innermost(error: &(dyn StdError + 'static)) -> String {
         cause = next;
     }
     kennel::internal::words(cause)
+}
+
+/// Whether the other side ended the connection without a word.
+fn is_cut(error: &(dyn StdError + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if error.downcast_ref::<io::Error>().is_some_and(|it| it.kind() == io::ErrorKind::UnexpectedEof) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 fn is_of_tls(error: &(dyn StdError + 'static)) -> bool {
