@@ -80,7 +80,7 @@ pub enum Description {
     /// An index, by its entries.
     Index(Vec<Descriptor>),
     /// The manifest of an image.
-    Manifest(Manifest),
+    Manifest(Box<Manifest>),
 }
 
 impl Description {
@@ -108,7 +108,7 @@ impl Description {
         if !CONFIGS.contains(&&**kind) {
             return Err(ImportError::Artifact { kind: kind.clone() });
         }
-        Ok(Self::Manifest(manifest))
+        Ok(Self::Manifest(manifest.into()))
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 
 use kennel::{
     Error,
-    image::{ImageError, LayerBlob, PullError, StoreWriter, StoredLayer},
+    image::{LayerBlob, PullError, StoreWriter, StoredLayer},
 };
 
 use super::{registry::Registry, search::FoundLayer};
@@ -28,6 +28,9 @@ struct Job {
     file: File,
     done: Sender<Result<File, PullError>>,
 }
+
+/// The file of a layer, once it is there.
+type Fetched = Receiver<Result<File, PullError>>;
 
 /// Ends the fetching threads after their next piece.
 struct Over(Arc<AtomicBool>);
@@ -76,7 +79,7 @@ fn fetch(
     layers: &[FoundLayer],
     found: &[Option<StoredLayer>],
     is_over: &Arc<AtomicBool>,
-) -> Result<Vec<Option<Receiver<Result<File, PullError>>>>, ImageError> {
+) -> Result<Vec<Option<Fetched>>, Error> {
     let (mut jobs, mut fetched) = (Vec::new(), Vec::new());
     for (layer, known) in layers.iter().zip(found) {
         if known.is_some() {
@@ -101,10 +104,7 @@ fn fetch(
             }
         };
         let spawned = thread::Builder::new().name("kennel-pull".to_owned()).spawn(work);
-        spawned.map_err(|source| ImageError::Pull {
-            image: String::new(),
-            source: Box::new(PullError::Write { source }),
-        })?;
+        spawned.map_err(|source| Error::Io { what: "start a thread", source })?;
     }
     Ok(fetched)
 }

@@ -105,7 +105,10 @@ fn fetch(
         Error::from(ImageError::Pull { image: name.familiar(), source: Box::new(source) })
     };
     let registry = Arc::new(Registry::new(endpoint, credentials, patience).map_err(failed)?);
-    let current = name.tag().and_then(|tag| registry.digest_of(tag));
+    let current = match name.tag() {
+        Some(tag) => registry.digest_of(tag).map_err(failed)?,
+        None => None,
+    };
     if let Some(pulled) = here(writer, name, current) {
         return Ok(pulled);
     }

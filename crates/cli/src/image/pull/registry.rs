@@ -113,6 +113,7 @@ impl Registry {
             Client::builder()
                 .user_agent(concat!("kennel/", env!("CARGO_PKG_VERSION")))
                 .https_only(!endpoint.is_plain)
+                .referer(false)
                 .timeout(patience.stall)
         };
         let build = |redirects: fn() -> Policy| {
@@ -142,9 +143,17 @@ impl Registry {
 
     /// The digest that a tag has in this moment. It costs no pull. `None` if the registry does not say; then
     /// [`manifest`](Self::manifest) says why.
-    pub(super) fn digest_of(&self, tag: &str) -> Option<Digest> {
-        let response = self.send(Method::HEAD, "manifests", tag, None).ok()?;
-        response.headers().get("docker-content-digest")?.to_str().ok()?.parse().ok()
+    ///
+    /// # Errors
+    /// Nobody answers, or the token server refuses.
+    pub(super) fn digest_of(&self, tag: &str) -> Result<Option<Digest>, PullError> {
+        let response = match self.send(Method::HEAD, "manifests", tag, None) {
+            Ok(response) => response,
+            Err(Trouble::Final(error)) if is_known(&error) => return Err(error),
+            Err(_) => return Ok(None),
+        };
+        let digest = response.headers().get("docker-content-digest").and_then(|it| it.to_str().ok());
+        Ok(digest.and_then(|digest| digest.parse().ok()))
     }
 
     /// A manifest or index by its tag or digest. With a digest, that is checked.
@@ -403,6 +412,16 @@ impl Registry {
 
     fn wrong(&self, reason: &str) -> PullError {
         PullError::Answer { registry: self.endpoint.registry.clone(), reason: reason.to_owned() }
+    }
+}
+
+/// Whether asking once more would tell nothing new. An answer to HEAD has no words; those of a token server
+/// are another's.
+fn is_known(error: &PullError) -> bool {
+    match error {
+        PullError::Unreachable { .. } | PullError::Tls { .. } => true,
+        PullError::Refused { status: 401 | 403, words, .. } => !words.is_empty(),
+        _ => false,
     }
 }
 

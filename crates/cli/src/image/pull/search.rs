@@ -46,11 +46,17 @@ pub(super) fn find(
     let mut search = Search { registry, store, platforms: Platforms::default(), documents: 0 };
     let description = Description::parse(&version, "", &text)?;
     match search.image(&version, description, 0)? {
-        Some((manifest, config)) => {
+        Some(Described { manifest, config }) => {
             Ok(FoundImage { manifest: Digest::of(&text), layers: layers(&manifest, &config)?, config })
         }
         None => Err(search.platforms.refusal(&version).into()),
     }
+}
+
+/// The descriptions of an image.
+struct Described {
+    manifest: Box<Manifest>,
+    config: Vec<u8>,
 }
 
 struct Search<'a> {
@@ -68,12 +74,12 @@ impl Search<'_> {
         name: &str,
         description: Description,
         level: usize,
-    ) -> Result<Option<(Manifest, Vec<u8>)>, PullError> {
+    ) -> Result<Option<Described>, PullError> {
         let entries = match description {
             Description::Manifest(manifest) => {
                 let config = self.config(&manifest.config)?;
                 let is_ours = self.platforms.has(&manifest.config.digest.to_string(), &config)?;
-                return Ok(is_ours.then_some((manifest, config)));
+                return Ok(is_ours.then_some(Described { manifest, config }));
             }
             Description::Index(entries) => entries,
         };
