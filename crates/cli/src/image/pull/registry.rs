@@ -446,24 +446,20 @@ fn innermost(error: &(dyn StdError + 'static)) -> String {
 
 /// Whether the other side ended the connection without a word.
 fn is_cut(error: &(dyn StdError + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        if error.downcast_ref::<io::Error>().is_some_and(|it| it.kind() == io::ErrorKind::UnexpectedEof) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    has_cause(error, &|it| {
+        it.downcast_ref::<io::Error>().is_some_and(|it| it.kind() == io::ErrorKind::UnexpectedEof)
+    })
 }
 
 fn is_of_tls(error: &(dyn StdError + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        let inside = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        if error.is::<rustls::Error>() || inside.is_some_and(|inside| inside.is::<rustls::Error>()) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    has_cause(error, &|it| it.is::<rustls::Error>())
+}
+
+/// Whether an error or one of its causes is such a one.
+fn has_cause(error: &(dyn StdError + 'static), is_such: &dyn Fn(&(dyn StdError + 'static)) -> bool) -> bool {
+    // The source of an error of I/O is the source of the error in it.
+    let inside = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    is_such(error)
+        || inside.is_some_and(|inside| has_cause(inside, is_such))
+        || error.source().is_some_and(|cause| has_cause(cause, is_such))
 }
