@@ -503,6 +503,28 @@ fn plain_http_is_only_for_registries_that_are_named() {
 }
 
 #[test]
+fn a_registry_is_believed_if_the_host_knows_its_authority() {
+    let image = Image::new(vec![layer("one")]);
+    let (registry, authority) = Registry::with_tls(Content::of(&image, "a", "1"));
+    let (_, other) = Registry::with_tls(Content::default());
+    let puller = puller!();
+    let name = format!("{}/a:1", registry.host);
+    let pull = |authority: &str| {
+        let file = puller.0.file("authority.pem", authority);
+        let mut command = puller.0.command(&["pull", &name]);
+        puller.prepare(&mut command).env("SSL_CERT_FILE", file).output().unwrap()
+    };
+    for unknown in [&*other, ""] {
+        let output = pull(unknown);
+        let said = stderr(&output);
+        assert!(output.status.code() == Some(125) && said.contains("hint: let SSL_CERT_FILE name"), "{said}");
+        assert!(said.contains("certificate") && registry.asked().is_empty(), "{said}");
+    }
+    let output = pull(&authority);
+    assert_eq!(stdout(&output), format!("{}  {name}", image.digest()), "{output:?}");
+}
+
+#[test]
 fn a_mirror_is_asked_in_place_of_the_registry() {
     let image = Image::new(vec![layer("one")]);
     let registry = Registry::of(Content::of(&image, "proxy/library/python", "3.12"));

@@ -11,6 +11,8 @@ use std::{
     thread,
 };
 
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::{ServerConfig, ServerConnection, StreamOwned, pki_types::PrivateKeyDer};
 use serde_json::{Value, json};
 
 use super::fixtures::{Image, digest, hex};
@@ -68,7 +70,7 @@ impl Response {
         self
     }
 
-    fn write(&self, method: &str, mut to: &TcpStream) {
+    fn write(&self, method: &str, to: &mut impl Write) {
         let mut head = format!("HTTP/1.1 {} X\r\nConnection: close\r\n", self.status);
         head += &format!("Content-Length: {}\r\n", self.body.len());
         for (name, value) in &self.headers {
@@ -77,7 +79,7 @@ impl Response {
         let body = self.body.get(..self.cut.unwrap_or(self.body.len())).unwrap();
         let body = if method == "HEAD" { &[][..] } else { body };
         // Who asked may be gone.
-        let _ = to.write_all(&[head.as_bytes(), b"\r\n", body].concat());
+        let _ = to.write_all(&[head.as_bytes(), b"\r\n", body].concat()).and_then(|()| to.flush());
     }
 }
 
@@ -94,6 +96,32 @@ pub(super) struct Registry {
 
 impl Registry {
     pub(super) fn start(handler: impl Fn(&Request) -> Response + Send + Sync + 'static) -> Self {
+        Self::serve(None, handler)
+    }
+
+    /// One that speaks TLS, whose certificate an authority of its own has signed: the text is that one's.
+    pub(super) fn with_tls(content: Content) -> (Self, String) {
+        let mut parameters = CertificateParams::default();
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let authority = parameters.self_signed(&key).unwrap().pem();
+        let issuer = Issuer::new(parameters, key);
+        let key = KeyPair::generate().unwrap();
+        let names = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let certificate = names.signed_by(&key, &issuer).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = builder.unwrap().with_no_client_auth().with_single_cert(
+            vec![certificate.der().clone()],
+            PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+        );
+        (Self::serve(Some(Arc::new(config.unwrap())), move |request| content.answer(request)), authority)
+    }
+
+    fn serve(
+        tls: Option<Arc<ServerConfig>>,
+        handler: impl Fn(&Request) -> Response + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let host = listener.local_addr().unwrap().to_string();
         let (log, is_over) = (Arc::<Mutex<Vec<Request>>>::default(), Arc::<AtomicBool>::default());
@@ -105,7 +133,17 @@ impl Registry {
                     return;
                 }
                 let (log, handler) = (Arc::clone(&shared), Arc::clone(&handler));
-                thread::spawn(move || serve(&stream.unwrap(), &log, &*handler));
+                let (tls, stream) = (tls.clone(), stream.unwrap());
+                thread::spawn(move || match tls {
+                    None if is_tls(&stream) => {
+                        let _ = (&stream).write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+                    }
+                    None => serve(stream, &log, &*handler),
+                    Some(config) => {
+                        let connection = ServerConnection::new(config).unwrap();
+                        serve(StreamOwned::new(connection, stream), &log, &*handler);
+                    }
+                });
             }
         };
         Self { host, log, is_over, listener: Some(thread::spawn(accept)) }
@@ -134,18 +172,14 @@ impl Drop for Registry {
     }
 }
 
-/// Answers one request.
-fn serve(mut stream: &TcpStream, log: &Mutex<Vec<Request>>, handler: &Handler) {
+/// Whether somebody speaks TLS.
+fn is_tls(stream: &TcpStream) -> bool {
     let mut first = [0];
-    // Who only looks whether it is there has gone already.
-    if !stream.peek(&mut first).is_ok_and(|count| count > 0) {
-        return;
-    }
-    // TLS begins so.
-    if first == [0x16] {
-        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
-        return;
-    }
+    stream.peek(&mut first).is_ok_and(|count| count > 0) && first == [0x16]
+}
+
+/// Answers one request. What is none gets nothing.
+fn serve(stream: impl Read + Write, log: &Mutex<Vec<Request>>, handler: &Handler) {
     let mut reader = BufReader::new(stream);
     let mut line = || {
         let mut line = Vec::new();
@@ -174,7 +208,7 @@ fn serve(mut stream: &TcpStream, log: &Mutex<Vec<Request>>, handler: &Handler) {
         request.earlier = log.iter().filter(|it| it.method == method && it.path == path).count();
         log.push(request.clone());
     }
-    handler(&request).write(method, stream);
+    handler(&request).write(method, reader.get_mut());
 }
 
 /// What a registry has, by paths.
