@@ -23,9 +23,9 @@ pub(crate) enum ImageAction {
     Import(Import),
     /// Get an image from a registry.
     ///
-    /// Names are read as docker reads them: python:3.12 is docker.io/library/python:3.12. Layers that are here
-    /// are not fetched. Credentials are those of docker login or podman login. Prints the digest, then the
-    /// name.
+    /// Names are read as docker reads them: python:3.12 is docker.io/library/python:3.12. Layers that are
+    /// here are not fetched. Credentials are those of docker login or podman login. Prints the digest, then
+    /// the name.
     #[command(after_help = help::IMAGE_PULL)]
     Pull(Pull),
     /// List the images.

@@ -1,5 +1,5 @@
-//! How a registry is told who asks: tokens of its token server, or a name and a password. A token is asked for
-//! with the right to pull, whatever else the registry proposes.
+//! How a registry is told who asks: tokens of its token server, or a name and a password. A token is asked
+//! for with the right to pull, whatever else the registry proposes.
 
 use docker_credential::DockerCredential;
 use http_auth::ChallengeRef;

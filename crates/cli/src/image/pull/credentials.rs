@@ -1,4 +1,5 @@
-//! The credentials that docker and podman keep, found where each of them looks. It prints none and keeps none.
+//! The credentials that docker and podman keep, found where each of them looks. It prints none and keeps
+//! none.
 
 use std::{
     env,

@@ -1,5 +1,5 @@
-//! Layers on their way to the store: three at once into files without names, and from there, lowest first, into
-//! the store, which checks them. What is fetched twice is a layer that another process adds meanwhile.
+//! Layers on their way to the store: three at once into files without names, and from there, lowest first,
+//! into the store, which checks them. What is fetched twice is a layer that another process adds meanwhile.
 
 use std::{
     fs::File,

@@ -1,11 +1,13 @@
 //! `kennel image pull`: an image from a registry. It reads top to bottom: `endpoint` says where the registry
-//! is, `credentials` who asks it, `registry` and `authorization` speak with it, `search` finds the image for
+//! is, `credentials` who asks it, `registry`, `authorization` and `patience` speak with it, `search` finds the image for
 //! this machine, and `layers` brings what is missing to the store.
 
 mod authorization;
+mod cause;
 mod credentials;
 mod endpoint;
 mod layers;
+mod patience;
 mod registry;
 mod search;
 #[cfg(test)]
@@ -28,7 +30,8 @@ use super::{import, size, writer};
 use crate::{args::image::Pull, config::images::images, report};
 use credentials::Credentials;
 use endpoint::Endpoint;
-use registry::{Patience, Registry};
+use patience::Patience;
+use registry::Registry;
 use search::FoundLayer;
 
 /// An image that is in the store now, as `--json` has it.

@@ -2,7 +2,6 @@
 //! tries again what may pass, and gives credentials to nobody but the registry and its token server.
 
 use std::{
-    error::Error as StdError,
     fs::File,
     io::{self, Read, Seek, Write},
     sync::{
@@ -25,8 +24,10 @@ use reqwest::{
 
 use super::{
     authorization::{Authorization, challenge_of},
+    cause::{innermost, is_cut, is_of_tls},
     credentials::Credentials,
     endpoint::Endpoint,
+    patience::{LONGEST_PAUSE, Patience, Trouble},
     words,
 };
 
@@ -37,51 +38,11 @@ const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, \
                          application/vnd.docker.distribution.manifest.v2+json, \
                          application/vnd.docker.distribution.manifest.v1+prettyjws";
 
-/// How often something is tried again.
-const MOST_RETRIES: u32 = 5;
-
-/// The first pause before something is tried again. Each one after it is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-
-/// The longest time that a registry may ask to wait for.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-
 /// Bytes of a blob after which a cut counts as the first one again.
 const PROGRESS: u64 = 1 << 20;
 
 /// Bytes of a blob that are read at once.
 const PIECE: usize = 64 << 10;
-
-/// How long a registry may be silent, and how it is waited for.
-pub(super) struct Patience {
-    /// How long no byte may come.
-    pub(super) stall: Duration,
-    pub(super) pause: Box<dyn Fn(Duration) + Send + Sync>,
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self { stall: Duration::from_secs(30), pause: Box::new(std::thread::sleep) }
-    }
-}
-
-/// Why something failed, and whether to try it again.
-pub(super) enum Trouble {
-    Final(PullError),
-    Passing {
-        error: PullError,
-        /// How long the registry asks to wait.
-        after: Option<Duration>,
-        /// Whether something was done since the last time.
-        has_progress: bool,
-    },
-}
-
-impl Trouble {
-    fn passing(error: PullError) -> Self {
-        Self::Passing { error, after: None, has_progress: false }
-    }
-}
 
 /// A repository of a registry.
 pub(super) struct Registry {
@@ -174,7 +135,7 @@ impl Registry {
     }
 
     fn document(&self, kind: &str, version: &str, expected: Option<&Digest>) -> Result<Vec<u8>, PullError> {
-        let text = self.patiently(|| {
+        let text = self.patience.attempt(|| {
             let response = self.send(Method::GET, kind, version, None)?;
             self.text(response, MOST_DOCUMENT)
         })?;
@@ -198,7 +159,7 @@ impl Registry {
         is_over: &AtomicBool,
     ) -> Result<(), PullError> {
         let (digest, mut have) = (digest.to_string(), 0);
-        self.patiently(|| {
+        self.patience.attempt(|| {
             let before = have;
             let done = self.go_on(&digest, size, file, &mut have, is_over);
             done.map_err(|trouble| match trouble {
@@ -245,29 +206,6 @@ impl Registry {
             *have += count as u64;
         }
         Ok(())
-    }
-
-    /// Does something until it succeeds, fails for good, or was tried often enough.
-    fn patiently<T>(&self, mut attempt: impl FnMut() -> Result<T, Trouble>) -> Result<T, PullError> {
-        let mut retries = 0;
-        loop {
-            let (error, after) = match attempt() {
-                Ok(done) => return Ok(done),
-                Err(Trouble::Final(error)) => return Err(error),
-                Err(Trouble::Passing { error, after, has_progress }) => {
-                    if has_progress {
-                        retries = 0;
-                    }
-                    (error, after)
-                }
-            };
-            let pause = after.unwrap_or(FIRST_PAUSE * 2_u32.pow(retries));
-            if retries == MOST_RETRIES || pause > LONGEST_PAUSE {
-                return Err(error);
-            }
-            (self.patience.pause)(pause);
-            retries += 1;
-        }
     }
 
     /// Sends a request, with credentials if the registry asks for them. The answer is one of success.
@@ -433,33 +371,4 @@ fn begins_at(response: &Response) -> Option<u64> {
     let range = response.headers().get(CONTENT_RANGE).and_then(|range| range.to_str().ok());
     let start = range.and_then(|range| range.strip_prefix("bytes ")?.split_once('-')?.0.parse().ok());
     Some(start.unwrap_or(u64::MAX))
-}
-
-/// The cause of the causes: those above it only say that there is one.
-fn innermost(error: &(dyn StdError + 'static)) -> String {
-    let mut cause = error;
-    while let Some(next) = cause.source() {
-        cause = next;
-    }
-    kennel::internal::words(cause)
-}
-
-/// Whether the other side ended the connection without a word.
-fn is_cut(error: &(dyn StdError + 'static)) -> bool {
-    has_cause(error, &|it| {
-        it.downcast_ref::<io::Error>().is_some_and(|it| it.kind() == io::ErrorKind::UnexpectedEof)
-    })
-}
-
-fn is_of_tls(error: &(dyn StdError + 'static)) -> bool {
-    has_cause(error, &|it| it.is::<rustls::Error>())
-}
-
-/// Whether an error or one of its causes is such a one.
-fn has_cause(error: &(dyn StdError + 'static), is_such: &dyn Fn(&(dyn StdError + 'static)) -> bool) -> bool {
-    // The source of an error of I/O is the source of the error in it.
-    let inside = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-    is_such(error)
-        || inside.is_some_and(|inside| has_cause(inside, is_such))
-        || error.source().is_some_and(|cause| has_cause(cause, is_such))
 }

@@ -10,11 +10,7 @@ use std::{
 
 use kennel::image::{Digest, PullError};
 
-use super::{
-    credentials::Credentials,
-    endpoint::Endpoint,
-    registry::{Patience, Registry},
-};
+use super::{credentials::Credentials, endpoint::Endpoint, patience::Patience, registry::Registry};
 use crate::config::images::ImagesConfig;
 
 /// A registry with this patience, and the pauses that it makes in place of waiting.
