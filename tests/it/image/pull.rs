@@ -138,6 +138,24 @@ fn only_layers_that_are_missing_are_fetched() {
     );
 }
 
+/// Such a layer is another one above other layers.
+#[test]
+fn a_layer_that_depends_on_those_below_is_found_above_the_same() {
+    let upper = || Tar::new().file("etc/without/parents", "upper").bytes();
+    let image = Image::new(vec![layer("lower"), upper()]);
+    let same = Image::new(vec![layer("lower"), upper()]).executing(json!({ "Cmd": ["other"] }));
+    let other = Image::new(vec![layer("other"), upper()]);
+    let mut content = Content::of(&image, "a", "1");
+    for (tag, image) in [("2", &same), ("3", &other)] {
+        let manifest = content.image(image, "a");
+        content.tag("a", tag, &manifest);
+    }
+    let registry = Registry::of(content);
+    let puller = puller!(registry);
+    let fetched = |tag: &str| puller.json(&format!("{}/a:{tag}", registry.host))["fetched_layers"].clone();
+    assert_eq!([fetched("1"), fetched("2"), fetched("3")], [json!(2), json!(0), json!(2)]);
+}
+
 #[test]
 fn a_digest_counts_more_than_a_tag_and_is_asked_for_once() {
     let (image, other) = (Image::new(vec![layer("one")]), Image::new(vec![layer("other")]));

@@ -1,6 +1,6 @@
 //! `kennel image pull`: an image from a registry. It reads top to bottom: `endpoint` says where the registry
-//! is, `credentials` who asks it, `registry`, `authorization` and `patience` speak with it, `search` finds the
-//! image for this machine, and `layers` brings what is missing to the store.
+//! is, `credentials` who asks it, `registry`, `authorization` and `patience` speak with it, `search` finds
+//! the image for this machine, and `layers` brings what is missing to the store.
 
 mod authorization;
 mod cause;
