@@ -46,7 +46,12 @@ impl fmt::Display for LayerId {
 pub(crate) fn chain_id(below: &[StoredLayer], diff_id: &Digest) -> Digest {
     let mut diff_ids = below.iter().map(StoredLayer::diff_id).chain([*diff_id]);
     let first = diff_ids.next().unwrap_or(*diff_id);
-    diff_ids.fold(first, |chain, diff_id| Digest::of(format!("{chain} {diff_id}").as_bytes()))
+    diff_ids.fold(first, |chain, diff_id| next_chain_id(chain, &diff_id))
+}
+
+/// The chain id of a layer, by that of the layer below it.
+pub(crate) fn next_chain_id(below: Digest, diff_id: &Digest) -> Digest {
+    Digest::of(format!("{below} {diff_id}").as_bytes())
 }
 
 /// What is known of a layer. Its file is empty as long as the layer is not complete.

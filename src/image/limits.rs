@@ -55,3 +55,18 @@ pub struct LayerNote {
     /// How many entries had it.
     pub count: u64,
 }
+
+impl LayerNote {
+    /// The notes of several layers, each kind once.
+    #[must_use]
+    pub fn sum<'n>(notes: impl IntoIterator<Item = &'n Self>) -> Vec<Self> {
+        let mut sum: Vec<Self> = Vec::new();
+        for note in notes {
+            match sum.iter_mut().find(|known| known.dropped == note.dropped) {
+                Some(known) => known.count += note.count,
+                None => sum.push(*note),
+            }
+        }
+        sum
+    }
+}

@@ -29,6 +29,8 @@ pub(crate) mod layer;
 #[cfg(feature = "image")]
 pub(crate) mod limits;
 #[cfg(feature = "image")]
+pub(crate) mod manifest;
+#[cfg(feature = "image")]
 pub(crate) mod new_layer;
 #[cfg(feature = "image")]
 pub(crate) mod tree;
@@ -55,6 +57,7 @@ pub use crate::image::store::{Image, ImageSummary, Store};
 pub use crate::image::writer::{LayerBlob, StoreWriter};
 pub use crate::report::error::image::{EntryRefusal, ImageError};
 pub use crate::report::error::import::ImportError;
+pub use crate::report::error::pull::{PullError, SentCredentials};
 
 #[cfg(all(test, feature = "image"))]
 mod tests;

@@ -3,7 +3,7 @@
 //!
 //! | in the store | is |
 //! | --- | --- |
-//! | `names/HASH.json` | a name and the digest of its image |
+//! | `names/HASH.json` | a name, the digest of its image, and that of the manifest that a registry had for it |
 //! | `images/DIGEST.json` | an image: its configuration, and its layers, lowest first |
 //! | `layers/ID/` | a layer in the form of overlayfs with `userxattr` |
 //! | `layers/ID.json` | what is known of a layer; its lock while one imports or removes it |
@@ -101,6 +101,9 @@ pub(crate) struct ImageRecord {
 pub(crate) struct NameRecord {
     pub(crate) name: String,
     pub(crate) image: Digest,
+    /// The manifest or index that the registry had for the name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) manifest: Option<Digest>,
 }
 
 /// An image's file, locked: nobody removes the image.
@@ -207,6 +210,16 @@ impl Store {
         }
     }
 
+    /// The digest of the manifest or index that a registry had for a name. `None` if the store does not have
+    /// the name, or nobody pulled it.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn manifest(&self, name: &Reference) -> Result<Option<Digest>, ImageError> {
+        let Some(name) = name.name() else { return Ok(None) };
+        Ok(read_record::<NameRecord>(&self.name_path(&name))?.and_then(|record| record.manifest))
+    }
+
     /// Opens an image and keeps it.
     pub(crate) fn image(&self, digest: &Digest) -> Result<Option<Image>, ImageError> {
         let Some(LockedImage { record, lock }) = self.lock_image(digest, FlockArg::LockShared)? else {
@@ -268,7 +281,7 @@ impl Store {
     /// The store cannot be read.
     pub fn images(&self) -> Result<Vec<ImageSummary>, ImageError> {
         let mut names: BTreeMap<Digest, Vec<Reference>> = BTreeMap::new();
-        for NameRecord { name, image } in self.names()? {
+        for NameRecord { name, image, .. } in self.names()? {
             names.entry(image).or_default().extend(name.parse::<Reference>());
         }
         let mut images = Vec::new();

@@ -17,6 +17,13 @@ use crate::sys;
 /// Where they are in the store.
 pub(crate) const TEMPORARY: &str = "tmp";
 
+/// A file below `tmp/` without a name, so that nothing of it is left.
+pub(crate) fn unnamed_file(store: &Store) -> io::Result<File> {
+    let mut options = File::options();
+    let unnamed = options.read(true).write(true).custom_flags(libc::O_TMPFILE | libc::O_EXCL);
+    unnamed.open(store.path().join(TEMPORARY))
+}
+
 /// Removes a directory of the store, whatever modes are in it.
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {

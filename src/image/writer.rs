@@ -18,13 +18,13 @@ use serde::Serialize;
 use crate::image::blob::{self, AppliedBlob, ExpectedDigests, Workplace};
 use crate::image::config::ImageConfig;
 use crate::image::digest::Digest;
-use crate::image::layer::{LayerId, LayerLock, LayerRecord, StoredLayer, chain_id};
+use crate::image::layer::{LayerId, LayerLock, LayerRecord, StoredLayer, chain_id, next_chain_id};
 use crate::image::limits::ImageLimits;
 use crate::image::new_layer::Budget;
 use crate::image::reference::Reference;
 use crate::image::store::{IMAGES, Image, ImageRecord, LAYERS, NAMES, NameRecord, Store, lock_file};
 use crate::image::tree::{self, LowerLayers};
-use crate::image::work::{TEMPORARY, WorkDirectory, remove_tree};
+use crate::image::work::{TEMPORARY, WorkDirectory, remove_tree, unnamed_file};
 use crate::report::error::image::ImageError;
 use crate::sys::dirfd;
 
@@ -156,6 +156,34 @@ impl StoreWriter {
             None => self.find(&LayerId::Chained(chain_id(below, diff_id))),
             found => Ok(found),
         }
+    }
+
+    /// Which layers of an image the store has, by the diff ids of all of them, lowest first.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn find_layers(&self, diff_ids: &[Digest]) -> Result<Vec<Option<StoredLayer>>, ImageError> {
+        let mut chain = None;
+        let mut found = Vec::new();
+        for diff_id in diff_ids {
+            let id = chain.map_or(*diff_id, |below| next_chain_id(below, diff_id));
+            chain = Some(id);
+            found.push(match self.find(&LayerId::Shared(*diff_id))? {
+                None => self.find(&LayerId::Chained(id))?,
+                layer => layer,
+            });
+        }
+        Ok(found)
+    }
+
+    /// A file in the store without a name, for what is to be unpacked. Nothing of it is left when it is
+    /// closed.
+    ///
+    /// # Errors
+    /// The store cannot be written.
+    pub fn temporary_file(&self) -> Result<File, ImageError> {
+        unnamed_file(&self.store)
+            .map_err(ImageError::io("make a file in", &self.store.path().join(TEMPORARY)))
     }
 
     /// The layer of this name, if the store has it. Waits while another process makes it.
@@ -325,6 +353,29 @@ impl StoreWriter {
     /// # Errors
     /// The store has no such image; a digest of an image is no name.
     pub fn add_name(&self, image: &Digest, name: &Reference) -> Result<(), ImageError> {
+        self.write_name(image, name, None)
+    }
+
+    /// The same for an image from a registry, with the digest of the manifest or index that the registry has
+    /// for the name. [`Store::manifest`] gives it back.
+    ///
+    /// # Errors
+    /// As [`add_name`](Self::add_name).
+    pub fn add_pulled_name(
+        &self,
+        image: &Digest,
+        name: &Reference,
+        manifest: &Digest,
+    ) -> Result<(), ImageError> {
+        self.write_name(image, name, Some(*manifest))
+    }
+
+    fn write_name(
+        &self,
+        image: &Digest,
+        name: &Reference,
+        manifest: Option<Digest>,
+    ) -> Result<(), ImageError> {
         let Some(name) = name.name() else {
             let reason = "the digest of an image is no name";
             return Err(ImageError::Reference { text: name.to_string(), reason });
@@ -333,7 +384,7 @@ impl StoreWriter {
         let not_found = || ImageError::NotFound { name: image.to_string() };
         let _lease = self.store.lock_record(image, FlockArg::LockShared)?.ok_or_else(not_found)?;
         let path = self.store.name_path(&name);
-        self.write(&NameRecord { name, image: *image }, &path).map(drop)
+        self.write(&NameRecord { name, image: *image, manifest }, &path).map(drop)
     }
 
     /// Writes a file of the store as a whole, and waits until it is on the disk. It has a shared lock from

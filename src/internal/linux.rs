@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 pub use crate::command::left_pipes::LeftPipes;
 pub use crate::command::outlet::{OutputCopier, RunningCopies};
+#[cfg(feature = "image")]
+pub use crate::image::manifest::{Description, Descriptor, MOST_DOCUMENT, MOST_LEVELS, Manifest, Platforms};
 pub use crate::plan::environment::is_known_variable;
 pub use crate::protect::git::repository::work_tree;
 pub use crate::sys::keyring::leave_session_keyring;

@@ -7,6 +7,7 @@ pub(crate) mod import;
 pub(crate) mod listen;
 pub(crate) mod overlay;
 pub(crate) mod policy;
+pub(crate) mod pull;
 pub(crate) mod spawn;
 
 use std::io;

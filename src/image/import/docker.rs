@@ -3,10 +3,11 @@
 
 use serde::Deserialize;
 
-use super::layout::{lacks, parse, platform_here, platform_of};
+use super::layout::lacks;
 use super::members::{Members, check};
 use super::{Found, FoundLayer};
 use crate::image::digest::Digest;
+use crate::image::manifest::{parse, platform_here, platform_of};
 use crate::report::error::import::ImportError;
 
 /// What lists the images.

@@ -7,12 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::archive::{Archive, Part};
-use super::layout::{Descriptor, lacks, path_of};
+use super::layout::{lacks, path_of};
 use crate::image::digest::Digest;
+use crate::image::manifest::{Descriptor, MOST_DOCUMENT};
 use crate::report::error::import::ImportError;
-
-/// The largest description, in bytes, as in registries.
-const MOST_DOCUMENT: u64 = 4 << 20;
 
 /// The files of an image.
 #[derive(Debug)]

@@ -30,7 +30,9 @@ use crate::image::digest::Digest;
 use crate::image::export::tree_archive::{Marks, TreeArchive};
 use crate::image::layer::StoredLayer;
 use crate::image::limits::LayerNote;
+use crate::image::manifest::platform_here;
 use crate::image::reference::Reference;
+use crate::image::work::unnamed_file;
 use crate::image::writer::{LayerBlob, StoreWriter};
 use crate::report::error::image::ImageError;
 use crate::report::error::import::ImportError;
@@ -88,14 +90,7 @@ impl Imported {
     /// What was left out of its layers, each kind once.
     #[must_use]
     pub fn notes(&self) -> Vec<LayerNote> {
-        let mut notes: Vec<LayerNote> = Vec::new();
-        for note in self.layers.iter().flat_map(StoredLayer::notes) {
-            match notes.iter_mut().find(|known| known.dropped == note.dropped) {
-                Some(known) => known.count += note.count,
-                None => notes.push(*note),
-            }
-        }
-        notes
+        LayerNote::sum(self.layers.iter().flat_map(StoredLayer::notes))
     }
 }
 
@@ -113,7 +108,7 @@ pub fn import(
 ) -> Result<Vec<Imported>, ImageError> {
     let shown = given.shown();
     let failed = |source| ImageError::Import { from: shown.clone(), source: Box::new(source) };
-    let make = || source::temporary_file(writer.store());
+    let make = || unnamed_file(writer.store());
     let spool = Spool { make: &make, limit: writer.limits().max_size };
     match contents(given, &spool).map_err(failed)? {
         Contents::Images(images) => {
@@ -200,7 +195,7 @@ fn of_files(
     name: Option<&Reference>,
     left_out: Vec<PathBuf>,
 ) -> Result<Imported, ImageError> {
-    let platform = layout::platform_here();
+    let platform = platform_here();
     let (os, architecture) = platform.split_once('/').unwrap_or_default();
     let config = serde_json::json!({
         "architecture": architecture,

@@ -2,14 +2,13 @@
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Read, Seek, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::archive::{Archive, Part, is_header, names_root};
 use super::members::{Members, read};
 use super::{Contents, ROOT, compression, docker, layout};
-use crate::image::store::Store;
 use crate::report::error::import::ImportError;
 
 /// Bytes of a compressed archive that are looked at before all of it is decompressed.
@@ -57,24 +56,12 @@ impl Given<'_> {
     }
 }
 
-/// Where the store has temporary files.
-const TMP: &str = "tmp";
-
 /// Makes temporary files, and says how large they may become.
 pub(super) struct Spool<'s> {
     /// An unlinked file in the store.
     pub(super) make: &'s dyn Fn() -> io::Result<File>,
     /// Bytes of a whole image.
     pub(super) limit: u64,
-}
-
-/// A temporary file in the store, which has no name, so that nothing of it is left.
-pub(super) fn temporary_file(store: &Store) -> io::Result<File> {
-    File::options()
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_TMPFILE | libc::O_EXCL)
-        .open(store.path().join(TMP))
 }
 
 /// Says what was given, without unpacking anything.

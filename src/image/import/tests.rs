@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use tar::{Builder, EntryType, Header};
 use tempfile::TempDir;
 
-use super::layout::platform_here;
 use super::source::{Given, Spool, contents};
 use super::{Contents, Found};
 use crate::image::digest::Digest;
+use crate::image::manifest::platform_here;
 use crate::report::error::import::ImportError;
 
 /// Members of an archive, in this order.

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::report::error::import::ImportError;
+use crate::report::error::pull::PullError;
 use crate::report::escape::harmless;
 use crate::report::failure::{self, Boundary, Class, Details, Failure, failure_of, shown};
 use crate::report::remedy::Remedy;
@@ -162,6 +163,14 @@ pub enum ImageError {
         /// Why not.
         source: Box<ImportError>,
     },
+    /// An image cannot be had from a registry.
+    #[error("pull {}", harmless(image))]
+    Pull {
+        /// The image, as the caller named it.
+        image: String,
+        /// Why not.
+        source: Box<PullError>,
+    },
     /// A session or command uses the image.
     #[error("image {image}: a session uses it")]
     InUse {
@@ -240,6 +249,9 @@ impl ImageError {
     #[must_use]
     pub fn failure(&self) -> Failure {
         let (class, boundary) = match self {
+            Self::Pull { source, .. } if matches!(**source, PullError::Unreachable { .. }) => {
+                (Class::NetworkUnreachable, Boundary::External)
+            }
             Self::Reference { .. } | Self::Ambiguous { .. } => (Class::CapabilityDenied, Boundary::Action),
             Self::NotFound { .. } => (Class::LoadFailed, Boundary::Runtime),
             Self::Limit { .. } => (Class::ResourceLimitExceeded, Boundary::Runtime),
@@ -249,7 +261,8 @@ impl ImageError {
             | Self::Archive { .. }
             | Self::Entry { .. }
             | Self::Document { .. }
-            | Self::Import { .. } => (Class::LoadFailed, Boundary::External),
+            | Self::Import { .. }
+            | Self::Pull { .. } => (Class::LoadFailed, Boundary::External),
             _ => (Class::RuntimeError, Boundary::Runtime),
         };
         let details = match self {
@@ -289,6 +302,7 @@ impl ImageError {
                 return crate::report::shortage::of_writing(source).map(Remedy::from);
             }
             Self::Import { source, .. } => return source.remedy(),
+            Self::Pull { source, .. } => return source.remedy(),
             Self::Document { .. } => return None,
         }))
     }

@@ -4,6 +4,8 @@ mod commands;
 mod fixtures;
 mod forms;
 mod hostile;
+mod pull;
+mod registry;
 mod run;
 mod shared;
 

@@ -138,7 +138,7 @@ fn images_are_named_in_reports_and_missing_ones_in_errors() {
         assert_eq!(output.status.code(), Some(125), "{flags:?}: {output:?}");
         stderr(&output)
     };
-    assert!(run(&["--image", "none"]).contains("image none: it is not in the store"));
+    assert!(run(&["--pull", "never", "--image", "none"]).contains("image none: it is not in the store"));
     assert!(run(&["--image", "No"]).contains("image `No`"));
     assert!(run(&["--image", ""]).contains("image"));
     assert!(run(&["--image", "app:1", "--root", "/srv"]).contains("cannot be used with"));

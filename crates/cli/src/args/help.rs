@@ -204,6 +204,7 @@ Examples:
   docker save python:3.12 | kennel image import -
   kennel image import ./debian --name debian:12
                               a directory, as debootstrap makes it
+  kennel image pull python:3.12
   kennel image list
   kennel image prune --unused-for 30d
 
@@ -211,6 +212,18 @@ Images are in $XDG_DATA_HOME/kennel/images, or ~/.local/share/kennel/images; KEN
 belong to you, and no daemon is needed.
 
 Exit status: 0 on success, 125 on failure.";
+
+pub(crate) const IMAGE_PULL: &str = "\
+Examples:
+  kennel image pull python:3.12
+  kennel image pull ghcr.io/astral-sh/uv:latest
+  kennel image pull python@sha256:DIGEST
+
+Of several platforms, that of this machine is taken. A pull that was cut goes on where it ended. In config.toml, \
+images.mirrors names registries that are asked in place of others, and images.insecure_registries those that speak plain \
+HTTP. Proxies are those of HTTPS_PROXY and NO_PROXY, certificates those of the host or of SSL_CERT_FILE.
+
+Exit status: 0 if the image is there; 125 if it is not.";
 
 pub(crate) const IMAGE_IMPORT: &str = "\
 Examples:

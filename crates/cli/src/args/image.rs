@@ -2,7 +2,10 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, Subcommand};
+use clap::{
+    Args, Subcommand,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 
 use super::{
     help,
@@ -18,6 +21,13 @@ pub(crate) enum ImageAction {
     /// compressed. Prints the digest, then the name.
     #[command(after_help = help::IMAGE_IMPORT)]
     Import(Import),
+    /// Get an image from a registry.
+    ///
+    /// Names are read as docker reads them: python:3.12 is docker.io/library/python:3.12. Layers that are
+    /// here are not fetched. Credentials are those of docker login or podman login. Prints the digest, then
+    /// the name.
+    #[command(after_help = help::IMAGE_PULL)]
+    Pull(Pull),
     /// List the images.
     ///
     /// Shows the name, the digest, the number of layers, the size of the files, and the time since the last
@@ -77,6 +87,44 @@ pub(crate) struct Import {
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) output: Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Pull {
+    /// The image: NAME[:TAG], HOST/NAME[:TAG] or NAME@DIGEST.
+    #[arg(value_name = "IMAGE")]
+    pub(crate) image: String,
+    #[command(flatten)]
+    pub(crate) output: Json,
+}
+
+/// When `--image` asks the registry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum When {
+    /// If the store does not have the image.
+    #[default]
+    Missing,
+    Never,
+    /// Also if the name means another image by now.
+    Always,
+}
+
+const WHEN: [&str; 3] = ["missing", "never", "always"];
+
+#[derive(Debug, Default, Args)]
+pub(crate) struct PullFlag {
+    /// With an image: get it from its registry if it is missing, never, or always, if the name means another
+    /// one by now [default: missing].
+    #[arg(long, value_name = "WHEN", value_parser = PossibleValuesParser::new(WHEN).map(|word| when(&word)))]
+    pub(crate) pull: Option<When>,
+}
+
+fn when(word: &str) -> When {
+    match word {
+        "never" => When::Never,
+        "always" => When::Always,
+        _ => When::Missing,
+    }
 }
 
 /// How an answer is printed.

@@ -89,7 +89,7 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         action: manifest::Action,
     },
-    /// Keep images, which are root file systems for sandboxes: import, list, remove, export.
+    /// Keep images, which are root file systems for sandboxes: pull, import, list, remove, export.
     #[command(after_help = help::IMAGE)]
     Image {
         #[command(subcommand)]

@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, ValueHint};
 
-use super::{owner::AsOwner, policy::PolicyFlags, values};
+use super::{image::PullFlag, owner::AsOwner, policy::PolicyFlags, values};
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct Run {
@@ -56,6 +56,8 @@ pub(crate) struct Run {
     /// records are still reported.
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) pull: PullFlag,
     /// Execute PROGRAM in place of the entry point of the image, without its default arguments.
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) entrypoint: Option<OsString>,

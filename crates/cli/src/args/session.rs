@@ -7,6 +7,7 @@ use kennel::{Signal, Span};
 
 use super::{
     help,
+    image::PullFlag,
     owner::AsOwner,
     policy::PolicyFlags,
     values::{self, assignment},
@@ -145,6 +146,8 @@ pub(crate) struct Start {
     pub(crate) owner: AsOwner,
     #[command(flatten)]
     pub(crate) policy: PolicyFlags,
+    #[command(flatten)]
+    pub(crate) pull: PullFlag,
     /// Do not report degraded protections on stderr.
     #[arg(short, long)]
     pub(crate) quiet: bool,

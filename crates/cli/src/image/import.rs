@@ -79,12 +79,17 @@ fn line(imported: &Imported) -> String {
     format!("{}{}\n", imported.digest, names.collect::<String>())
 }
 
-/// Says what is not as in the archive.
-fn notes(imported: &Imported) {
-    for note in imported.notes() {
+/// Says what layers lack.
+pub(super) fn left_out(notes: &[LayerNote]) {
+    for note in notes {
         let entries = if note.count == 1 { "entry" } else { "entries" };
         report::say(format_args!("kennel: note: left out: {} ({} {entries})", note.dropped, note.count));
     }
+}
+
+/// Says what is not as in the archive.
+fn notes(imported: &Imported) {
+    left_out(&imported.notes());
     for path in imported.left_out.iter().take(10) {
         let path = harmless(&path.to_string_lossy());
         report::say(format_args!("kennel: note: left out: {path}, which no image can hold"));

@@ -3,7 +3,9 @@
 
 mod export;
 mod import;
+pub(crate) mod missing;
 mod namespace;
+mod pull;
 mod remove;
 mod show;
 
@@ -23,6 +25,7 @@ use crate::{args::image::ImageAction, config::images::images};
 pub(crate) fn image(action: &ImageAction) -> Result<ExitCode, Error> {
     match action {
         ImageAction::Import(arguments) => import::import(arguments),
+        ImageAction::Pull(arguments) => pull::pull(arguments),
         ImageAction::List(output) => show::list(output.json),
         ImageAction::Inspect { image, output } => show::inspect(image, output.json),
         ImageAction::Remove { images, output } => remove::remove(images, output.json),

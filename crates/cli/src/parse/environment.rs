@@ -1,7 +1,7 @@
 //! The variables and files that the manual pages list.
 
 /// Variables that Kennel itself obeys, for the manual pages.
-pub(super) const ENVIRONMENT: [(&str, &str); 18] = [
+pub(super) const ENVIRONMENT: [(&str, &str); 19] = [
     ("HOME", "what ~/ means in flags and policy files, and the home that commands see, empty"),
     ("PATH", "where commands are searched, and which directories of programs are visible"),
     (
@@ -22,12 +22,16 @@ pub(super) const ENVIRONMENT: [(&str, &str); 18] = [
     ("KUBERNETES_SERVICE_HOST", "set in a pod: remedies then name what a pod needs"),
     ("SUDO_UID", "for root: also the repositories of this user are the caller's, as for git"),
     (
-        "https_proxy, http_proxy, no_proxy",
-        "the proxy of --upstream environment; without that flag they do not count",
+        "https_proxy, http_proxy, all_proxy, no_proxy",
+        "the proxy of kennel image pull, and of --upstream environment; without that flag commands do not use it",
     ),
     (
         "SSL_CERT_FILE, SSL_CERT_DIR",
-        "the certificates that kennel connector trusts, in place of the system's",
+        "the certificates that kennel image pull and kennel connector trust, in place of the system's",
+    ),
+    (
+        "DOCKER_CONFIG, REGISTRY_AUTH_FILE",
+        "where credentials of registries are, in place of ~/.docker and of where podman keeps them",
     ),
 ];
 

@@ -8,8 +8,8 @@ use std::{
     ffi::{CString, OsString},
     fs, io,
     os::unix::{ffi::OsStringExt, fs::PermissionsExt},
-    path::Path,
-    process::ExitCode,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
 };
 
 use kennel::Error;
@@ -45,24 +45,41 @@ const SHARED: u32 = libc::S_ISVTX | 0o002;
 ///
 /// # Errors
 /// It is missing, or it is in a directory where everybody may put a program, such as /tmp.
-pub(crate) fn execute(Executable { name, remedy }: &Executable) -> Result<ExitCode, Error> {
+pub(crate) fn execute(program: &Executable) -> Result<ExitCode, Error> {
+    let path = path_of(program)?;
+    match become_program(path.clone().into_os_string()) {
+        Err(error) => Err(unusable(path, error, program.remedy.to_owned())),
+    }
+}
+
+/// A command that executes it in a process of its own.
+///
+/// # Errors
+/// It is missing, or it is in a directory where everybody may put a program, such as /tmp.
+pub(crate) fn command(program: &Executable) -> Result<Command, Error> {
+    let path = path_of(program)?;
+    match fs::metadata(&path) {
+        Err(error) => Err(unusable(path, error, program.remedy.to_owned())),
+        Ok(_) => Ok(Command::new(path)),
+    }
+}
+
+fn unusable(path: PathBuf, source: io::Error, remedy: String) -> Error {
+    Error::Grant { what: "program", path, source, remedy: Some(remedy.into()) }
+}
+
+/// Where it is.
+fn path_of(Executable { name, .. }: &Executable) -> Result<PathBuf, Error> {
     let own = env::current_exe().map_err(|source| Error::Io { what: "find this executable", source })?;
     let directory = own.parent().unwrap_or(Path::new("/"));
     let path = directory.join(name);
-    let failed = |source, remedy: String| Error::Grant {
-        what: "program",
-        path: path.clone(),
-        source,
-        remedy: Some(remedy.into()),
-    };
     let mode = fs::metadata(directory).map_or(0, |found| found.permissions().mode());
     if mode & SHARED == SHARED {
         let reason = io::Error::other("everybody may put a program there");
-        return Err(failed(reason, format!("move kennel and {name} to a directory of your own")));
+        let remedy = format!("move kennel and {name} to a directory of your own");
+        return Err(unusable(path, reason, remedy));
     }
-    match become_program(path.clone().into_os_string()) {
-        Err(error) => Err(failed(error, (*remedy).to_owned())),
-    }
+    Ok(path)
 }
 
 /// execv(3). The standard library would change signals on the way.

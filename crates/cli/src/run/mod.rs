@@ -16,6 +16,7 @@ use kennel::{
 use crate::{
     args::run::Run,
     changes::settle::{Choice, Settled},
+    image::missing,
     owner,
     policy::flags,
     process::{exit_status::end, runtime, start_blocking_thread},
@@ -86,6 +87,7 @@ struct Finished {
 /// Runs the command in a sandbox or a session.
 fn confine(run: &Run) -> Result<Finished, Error> {
     let mut policy = flags::from_flags(&run.policy)?;
+    missing::pull(&policy, &run.pull)?;
     policy.notes.extend(flags::notes(&run.policy));
     let file = run.learn.as_deref();
     let learning = file.map(|file| Learning::begin(file, run, &mut policy)).transpose()?;

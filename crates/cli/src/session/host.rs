@@ -14,6 +14,7 @@ use nix::unistd::{dup2_stderr, dup2_stdout, setsid};
 
 use crate::{
     args::session::Start,
+    image::missing,
     policy::flags,
     process::{self, descriptor::close_inherited, signals},
     report,
@@ -41,6 +42,7 @@ pub(super) fn foreground(start: &Start) -> Result<ExitCode, Error> {
 
 fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<ExitCode, Error> {
     let mut policy = flags::from_flags(&start.policy)?;
+    missing::pull(&policy, &start.pull)?;
     // Clients may set the others only if they are passed, so there is a reason to name them.
     if policy.profile != Profile::CiOnly {
         policy.notes.extend(flags::notes(&start.policy));
