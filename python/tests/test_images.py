@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import http.server
+import io
+import json
 import tarfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,3 +62,75 @@ def test_a_session_shows_an_image(store: Path, root: Path) -> None:
     images.remove("mine:1")
     with pytest.raises(kennel.Error, match="mine:1"):
         kennel.Session(image="mine:1")
+
+
+def digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+@pytest.fixture
+def registry(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A registry on loopback that has `app:1`, and speaks plain HTTP."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as archive:
+        archive.add(root, ".")
+    parts = {"layer": layer.getvalue()}
+    platform = {"architecture": "amd64", "os": "linux"}
+    config = {**platform, "config": {}, "rootfs": {"type": "layers", "diff_ids": [digest(parts["layer"])]}}
+    parts["config"] = json.dumps(config).encode()
+
+    def part(kind: str, name: str) -> dict[str, object]:
+        media = f"application/vnd.oci.image.{kind}"
+        return {"mediaType": media, "digest": digest(parts[name]), "size": len(parts[name])}
+
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": part("config.v1+json", "config"),
+        "layers": [part("layer.v1.tar", "layer")],
+    }
+    served = {f"/v2/app/blobs/{digest(data)}": data for data in parts.values()}
+    served["/v2/app/manifests/1"] = json.dumps(manifest).encode()
+    served[f"/v2/app/manifests/{digest(served['/v2/app/manifests/1'])}"] = served["/v2/app/manifests/1"]
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            found = served.get(self.path)
+            self.send_response(404 if found is None else 200)
+            if found is not None and "/manifests/" in self.path:
+                self.send_header("Content-Type", str(manifest["mediaType"]))
+                self.send_header("Docker-Content-Digest", digest(found))
+            self.send_header("Content-Length", str(len(found or b"")))
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.do_HEAD()
+            self.wfile.write(served.get(self.path, b""))
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    host = f"127.0.0.1:{server.server_port}"
+    (tmp_path / "config/kennel").mkdir(parents=True)
+    (tmp_path / "config/kennel/config.toml").write_text(f'[images]\ninsecure_registries = ["{host}"]\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    yield host
+    server.shutdown()
+    thread.join()
+
+
+def test_an_image_is_pulled(store: Path, registry: str) -> None:
+    name = f"{registry}/app:1"
+    # A session takes what the store has.
+    with pytest.raises(kennel.Error, match="not in the store"):
+        kennel.Session(image=name)
+    pulled = images.pull(name)
+    assert (pulled.names, pulled.layers) == ([name], 1)
+    assert images.pull(name).digest == pulled.digest == images.inspect(name)["digest"]
+    with kennel.Session(image=name) as session:
+        assert session.run(["sh", "-c", "echo $HOME"], text=True).stdout == "/root\n"
+    with pytest.raises(kennel.ImageError, match=f"{registry}/none:1"):
+        images.pull(f"{registry}/none:1")

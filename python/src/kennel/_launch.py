@@ -157,7 +157,18 @@ class Host:
         try:
             given = memfd(policy, "kennel-policy")
             try:
-                words = [program, "session", "start", "--foreground", "--with-parent", "--quiet", "--name", self.name]
+                words = [
+                    program,
+                    "session",
+                    "start",
+                    "--foreground",
+                    "--with-parent",
+                    "--quiet",
+                    "--pull",
+                    "never",
+                    "--name",
+                    self.name,
+                ]
                 if idle is not None:
                     words += ["--idle", f"{round(idle * 1000)}ms"]
                 self.process = subprocess.Popen(  # noqa: S603

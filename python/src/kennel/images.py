@@ -77,6 +77,15 @@ def import_(source: str | os.PathLike[str], name: str | None = None) -> builtins
     return [_image(each) for each in _said("import", *named, "--", os.path.abspath(source))]
 
 
+def pull(reference: str) -> Image:
+    """Gets an image from its registry, unless the store has what the registry has for that name.
+
+    Names are those of docker: `python:3.12`. Credentials are those of `docker login`.
+    """
+    digest = _said("pull", "--", reference)["digest"]
+    return next(image for image in list() if image.digest == digest)
+
+
 def list() -> builtins.list[Image]:  # noqa: A001
     """All images, sorted by their digests."""
     return [_image(each) for each in _said("list")]

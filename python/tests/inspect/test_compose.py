@@ -168,7 +168,7 @@ async def test_a_compose_config_and_its_user_count(store: Path, root: Path) -> N
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("services:\n  a: {image: 'none:1'}\n", "none:1"),
+        ("services:\n  a: {image: 'localhost:1/none:1'}\n", "localhost:1/none:1.*Connection refused"),
         ("services:\n  a: {image: 'app:one', command: no-such-program}\n", "no-such-program"),
         ("services:\n  a: {image: 'app:one', user: nobody}\n", "nobody"),
     ],

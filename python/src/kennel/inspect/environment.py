@@ -18,7 +18,7 @@ import pwd
 import shlex
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import anyio
 import anyio.to_thread
@@ -156,7 +156,7 @@ class KennelSandboxEnvironment(SandboxEnvironment):
     @classmethod
     async def _of_service(cls, service: Service, workspace: Workspace) -> KennelSandboxEnvironment:
         """A session in an image, with the command of the service in the background."""
-        image = await anyio.to_thread.run_sync(images.inspect, service.image)
+        image = await anyio.to_thread.run_sync(_image, service.image)
         config = image["config"].get("config") or {}
         directory = posixpath.join("/", service.directory or config.get("WorkingDir") or "")
         user = (service.user or config.get("User") or "root").partition(":")[0] or "root"
@@ -292,6 +292,15 @@ class KennelSandboxEnvironment(SandboxEnvironment):
         elif user is not None and user not in self.users:
             names = " or ".join(sorted(self.users))
             raise SandboxUserUnsupportedError(f"cannot run as {user!r}: commands of this sandbox run as {names}")
+
+
+def _image(name: str) -> dict[str, Any]:
+    """What is known of an image, which is pulled if the store does not have it."""
+    try:
+        return images.inspect(name)
+    except kennel.ImageError:
+        images.pull(name)
+        return images.inspect(name)
 
 
 def _only_the_caller(user: str | None) -> None:
