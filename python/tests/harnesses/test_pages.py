@@ -67,9 +67,14 @@ def test_the_snippets_for_harnesses_run(tmp_path: Path, monkeypatch: pytest.Monk
     assert names["deployment"]
 
 
-def test_the_policy_and_the_task_for_inspect_are_valid(tmp_path: Path) -> None:
+def test_the_policy_the_compose_file_and_the_task_for_inspect_are_valid(tmp_path: Path) -> None:
+    from kennel.inspect.compose import service_of
+
     (python,) = blocks("inspect.md", "python")
-    assert executed(python)["task"].sandbox.config == "policy.toml"
+    assert executed(python)["task"].sandbox.config == "compose.yaml"
+    (tmp_path / "compose.yaml").write_text(blocks("inspect.md", "yaml")[0])
+    service = service_of(str(tmp_path / "compose.yaml"), {"SAMPLE_METADATA_VERSION": "7"})
+    assert (service.image, service.directory) == ("astropy:7", "/testbed")
     (tmp_path / "data").mkdir()
     (tmp_path / "policy.toml").write_text(blocks("inspect.md", "toml")[0])
     (mount,) = kennel.Policy.from_file(tmp_path / "policy.toml").mounts
