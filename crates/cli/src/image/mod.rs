@@ -19,7 +19,7 @@ use kennel::{
     image::{Image, ImageError, ImageLimits, Reference, Store, StoreWriter},
 };
 
-use crate::{args::image::ImageAction, config::images::images};
+use crate::{args::image::ImageAction, config::images::table::images};
 
 /// Runs `kennel image`.
 pub(crate) fn image(action: &ImageAction) -> Result<ExitCode, Error> {

@@ -2,7 +2,7 @@
 
 use kennel::image::Reference;
 
-use crate::config::images::{ImagesConfig, Mirror};
+use crate::config::images::table::{ImagesConfig, Mirror};
 
 /// The registry of docker, and where it is.
 const HUB: &str = "docker.io";

@@ -27,7 +27,7 @@ use kennel::{
 use serde::Serialize;
 
 use super::{import, size, writer};
-use crate::{args::image::Pull, config::images::images, report};
+use crate::{args::image::Pull, config::images::table::images, report};
 use credentials::Credentials;
 use endpoint::Endpoint;
 use patience::Patience;

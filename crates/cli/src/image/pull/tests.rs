@@ -11,7 +11,7 @@ use std::{
 use kennel::image::{Digest, PullError};
 
 use super::{credentials::Credentials, endpoint::Endpoint, patience::Patience, registry::Registry};
-use crate::config::images::ImagesConfig;
+use crate::config::images::table::ImagesConfig;
 
 /// A registry with this patience, and the pauses that it makes in place of waiting.
 fn registry(host: &str, stall: Duration) -> (Registry, Arc<Mutex<Vec<Duration>>>) {
