@@ -4,11 +4,11 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use kennel::{Ended, Error, Limits, Output, Session, Signal, report::Wording};
+use kennel::{Ended, Error, Limits, Session, Signal, report::Wording};
 use tokio::time::timeout;
 
 use super::super::{attempt, in_time, ready, shell};
-use super::{processes, shared};
+use super::{are_gone_or_told, are_gone_soon, into_timeout, processes, shared};
 use crate::{
     plan::limits::has_pid_max,
     support::{World, eventually, is_root},
@@ -31,34 +31,14 @@ async fn is_over(session: &Session, workspace: &Path, others: &[&str]) {
     assert_eq!(processes(session).await, others);
 }
 
-/// On a busy machine, killed processes may take longer than Kennel waits. Then the report says so, and they
-/// are gone soon.
-async fn are_gone_or_told(session: &Session, out: &Output) {
-    let notes = out.outcome.enforcement.notes();
-    if notes.iter().any(|note| note.subject == "processes" && note.text.contains("killed")) {
-        are_gone_soon(session).await;
-    }
-}
-
-async fn are_gone_soon(session: &Session) {
-    for _ in 0..50 {
-        if processes(session).await.iter().all(|process| !process.contains("payload")) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("killed processes are still there: {:?}", processes(session).await);
-}
-
 #[tokio::test]
 async fn a_storm_has_ended_when_the_timeout_is_reported() {
     let world = World::new();
     let session = shared(world.with_payload()).await;
     shell(&session, "sleep 1000 > /dev/null 2>&1 &").await;
     for more in ["", "cont"] {
-        let mut command = storm(&session, world.path(), more);
-        let out = in_time(command.timeout(Duration::from_secs(1)).output()).await.unwrap();
-        assert_eq!(out.outcome.ended, Ended::TimedOut, "{out:?}");
+        let command = || storm(&session, world.path(), more);
+        let out = into_timeout(&world.at("storm"), Duration::from_secs(1), command).await;
         are_gone_or_told(&session, &out).await;
         // Whoever answers SIGSTOP by SIGCONT may cost the others their lives.
         match processes(&session).await.as_slice() {
@@ -99,9 +79,8 @@ async fn a_fast_chain_has_ended_when_the_timeout_is_reported() {
     for more in ["", "timer", "parent"] {
         for chains in [1, 2] {
             let words = format!("chain {chains} {LIFE} {}/storm {more}", world.path().display());
-            let mut command = attempt(&session, &words);
-            let out = in_time(command.timeout(Duration::from_millis(300)).output()).await.unwrap();
-            assert_eq!(out.outcome.ended, Ended::TimedOut, "{out:?}");
+            let command = || attempt(&session, &words);
+            let out = into_timeout(&world.at("storm"), Duration::from_millis(300), command).await;
             are_gone_or_told(&session, &out).await;
             is_over(&session, world.path(), &[]).await;
         }
