@@ -267,7 +267,8 @@ enum Report {
     /// So many processes with the mark of a [`SharedOrder::Kill`] have got SIGKILL and are blocked in the
     /// kernel.
     Blocked { count: u32 },
-    /// The directory of a [`Step::HandOutUpper`](crate::plan::Step::HandOutUpper) comes with this message.
-    Upper {},
+    /// The directory of a [`Step::HandOutUpper`](crate::plan::Step::HandOutUpper) comes with this message;
+    /// `is_root` is that of the step.
+    Upper { is_root: u32 },
 }
 }

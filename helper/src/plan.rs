@@ -123,8 +123,8 @@ enum Step<'w> {
     /// ([`Report::Root`](crate::control::Report::Root), [`Report::Mounts`](crate::control::Report::Mounts)).
     HandOut {},
     /// open(2) of a directory of the new root: hands the upper directory of an overlay to the outside
-    /// ([`Report::Upper`](crate::control::Report::Upper)).
-    HandOutUpper { path: &'w CStr },
+    /// ([`Report::Upper`](crate::control::Report::Upper)). `is_root` is not zero if it is that of the root.
+    HandOutUpper { path: &'w CStr, is_root: u32 },
     /// open_tree(2), mount_setattr(2), move_mount(2): mounts `target` over itself with `attributes`.
     Pin { target: &'w CStr, attributes: u64 },
     /// fsopen(2), fsconfig(2), fsmount(2): a copy-on-write layer over the host's directory `lower`, mounted

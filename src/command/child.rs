@@ -277,7 +277,8 @@ impl Child {
             | Arrival::Listening(_)
             | Arrival::Root(_)
             | Arrival::Mounts(_)
-            | Arrival::Upper(_) => {
+            | Arrival::Upper(_)
+            | Arrival::RootUpper(_) => {
                 return Ok(None);
             }
             Arrival::Report(report) => {

@@ -6,6 +6,7 @@
 pub(crate) mod config;
 pub(crate) mod digest;
 pub(crate) mod reference;
+pub(crate) mod snapshot;
 pub(crate) mod store;
 
 #[cfg(feature = "image")]
@@ -52,6 +53,7 @@ pub use crate::image::layer::StoredLayer;
 #[cfg(feature = "image")]
 pub use crate::image::limits::{Dropped, ImageLimits, LayerNote};
 pub use crate::image::reference::Reference;
+pub use crate::image::snapshot::Snapshot;
 pub use crate::image::store::{Image, ImageSummary, Store};
 #[cfg(feature = "image")]
 pub use crate::image::writer::{LayerBlob, StoreWriter};

@@ -215,6 +215,7 @@ impl HandedOut {
                 | Arrival::Started(_)
                 | Arrival::Root(_)
                 | Arrival::Upper(_)
+                | Arrival::RootUpper(_)
                 | Arrival::Mounts(_) => {}
             }
         }

@@ -43,8 +43,10 @@ pub(crate) enum Arrival {
     Root(OwnedFd),
     /// The mount namespace of a worker.
     Mounts(OwnedFd),
-    /// The upper directory of an overlay.
+    /// The upper directory of the overlay that is the workspace.
     Upper(OwnedFd),
+    /// That of the overlay that is the root.
+    RootUpper(OwnedFd),
     /// The notification descriptor of the seccomp filter.
     Refusing(OwnedFd),
     /// The program runs, and this is the notification descriptor of its seccomp filter.
@@ -66,7 +68,8 @@ impl Arrival {
             }
             (Some(Report::Root {}), Some(root)) => Ok(Self::Root(root)),
             (Some(Report::Mounts {}), Some(mounts)) => Ok(Self::Mounts(mounts)),
-            (Some(Report::Upper {}), Some(upper)) => Ok(Self::Upper(upper)),
+            (Some(Report::Upper { is_root: 0 }), Some(upper)) => Ok(Self::Upper(upper)),
+            (Some(Report::Upper { .. }), Some(upper)) => Ok(Self::RootUpper(upper)),
             (Some(Report::Refusing {}), Some(listener)) => Ok(Self::Refusing(listener)),
             (Some(Report::Started { .. }), Some(listener)) => Ok(Self::Started(listener)),
             (Some(report), _) => Ok(Self::Report(report)),

@@ -56,6 +56,7 @@ pub(crate) fn emit(
         on_host,
         reader: inputs.reader(),
         keeps_overrides: inputs.fakes_root(),
+        hands_out: inputs.kind.is_session(),
     };
     // What covers are made of comes first, because a cover can lie anywhere.
     match &view.root {
@@ -119,6 +120,8 @@ pub(crate) struct Emitter<'e> {
     pub(crate) reader: Option<u32>,
     /// Whether commands override modes of files.
     keeps_overrides: bool,
+    /// Whether the outside gets the changes of another root.
+    hands_out: bool,
 }
 
 impl Emitter<'_> {
@@ -170,6 +173,10 @@ impl Emitter<'_> {
             let Identity { device, inode } = layer.identity;
             let lower = Inode { path: &absolute(&layer.path), identity: (device, inode) };
             self.setup.push(Protection::Root, &Step::RootLayer { lower });
+        }
+        if self.hands_out {
+            let path = &relative(Path::new(UPPER));
+            self.setup.push(Protection::Root, &Step::HandOutUpper { path, is_root: 1 });
         }
         self.setup.push(Protection::Root, &Step::Root {});
     }
@@ -446,6 +453,7 @@ pub(crate) fn kernel_file_systems(view: &View, tmp: TmpLife, worker: &mut Sectio
         on_host: Vec::new(),
         reader: None,
         keeps_overrides: false,
+        hands_out: false,
     };
     let is_own = |node: &Node| matches!(node, Node::Proc { .. } | Node::DevPts);
     for (target, place) in view.iter() {

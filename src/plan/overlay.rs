@@ -154,7 +154,7 @@ pub(crate) fn mount(
     push(&without_overrides(keeps_overrides));
     push(&Step::Move { from: merged, to: &relative(&overlaid.target), within });
     if overlaid.hands_out {
-        push(&Step::HandOutUpper { path: &relative(&changes.join(UPPER)) });
+        push(&Step::HandOutUpper { path: &relative(&changes.join(UPPER)), is_root: 0 });
     }
     push(&Step::Detach { target });
 }

@@ -24,6 +24,10 @@ pub(crate) async fn answer(connection: &Connection, session: &Session, question:
         write(connection, session, path, mode).await;
         return NextStep::Nothing;
     }
+    if let Question::Snapshot = question {
+        snapshot(connection, session).await;
+        return NextStep::Nothing;
+    }
     let ends = matches!(question, Question::Discard);
     // What a client no longer waits for may still take effect.
     let Some(told) = unless_left(connection, tell(session, question)).await else { return NextStep::Nothing };
@@ -79,8 +83,8 @@ async fn tell(session: &Session, question: Question) -> Result<(Value, Option<Ow
             session.remove(path).await?;
             Value::Null
         }
-        // It has an answer of its own.
-        Question::Write { .. } => Value::Null,
+        // These have an answer of their own.
+        Question::Write { .. } | Question::Snapshot => Value::Null,
     };
     Ok((value, None))
 }
@@ -111,6 +115,18 @@ async fn commit(session: &Session, order: CommitOrder) -> Result<Value, Error> {
     let paths: Vec<PathBuf> = order.paths.into_iter().map(|PathText(path)| path).collect();
     let conflicts = if order.overwrite { Conflicts::Overwrite } else { Conflicts::Refuse };
     Ok(value(SentCommit::from(session.commit_part(&paths, conflicts).await?)))
+}
+
+/// Hands out what commands changed in the image. No command starts until the client leaves.
+async fn snapshot(connection: &Connection, session: &Session) {
+    let Some(taken) = unless_left(connection, session.snapshot()).await else { return };
+    match taken {
+        Ok(snapshot) => {
+            connection.reply(Ok(json!({ "image": snapshot.image() })), Some(snapshot.directory()));
+            connection.wait_until_gone().await;
+        }
+        Err(error) => connection.reply(Err(error), None),
+    }
 }
 
 /// Hands out a new file, which appears at its path when the client says so. If the client leaves before,

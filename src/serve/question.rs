@@ -9,6 +9,7 @@ use std::{error, fs, io};
 use nix::fcntl::{FcntlArg, fcntl};
 use serde::{Deserialize, Serialize};
 
+use crate::image::Digest;
 use crate::report::change::{Change, ChangeKind, Committed, Refusal, Refused};
 use crate::report::denial::Denial;
 use crate::report::error::Error;
@@ -71,6 +72,8 @@ pub(crate) enum Question {
     Changes,
     Commit(CommitOrder),
     Discard,
+    /// What commands changed in the image. No command starts until the connection ends.
+    Snapshot,
     EndShell {
         shell: String,
     },
@@ -169,6 +172,12 @@ pub(crate) struct CommitOrder {
     pub(crate) paths: Vec<PathText>,
     #[serde(default)]
     pub(crate) overwrite: bool,
+}
+
+/// What comes with the changes of an image.
+#[derive(Debug, Deserialize)]
+pub(crate) struct SentSnapshot {
+    pub(crate) image: Digest,
 }
 
 /// What the session was prepared with.

@@ -6,7 +6,7 @@ pub(crate) mod metrics;
 pub(crate) mod stats;
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::audit::record::Record;
 use crate::audit::trail::Trail;
@@ -25,11 +25,13 @@ pub(crate) struct SessionLog {
     span: tracing::Span,
     /// The changes of an overlay, until they are discarded.
     ledger: Mutex<Option<SharedLedger>>,
+    /// The upper directory of a root that is an overlay.
+    root_upper: OnceLock<OwnedFd>,
 }
 
 impl SessionLog {
     pub(crate) fn new(trail: Arc<Trail>, span: tracing::Span) -> Self {
-        Self { counts: Arc::default(), trail, span, ledger: Mutex::default() }
+        Self { counts: Arc::default(), trail, span, ledger: Mutex::default(), root_upper: OnceLock::new() }
     }
 
     pub(crate) fn counts(&self) -> &Arc<Counts> {
@@ -72,6 +74,19 @@ impl SessionLog {
             *locked(&self.ledger) = Some(Arc::new(ledger));
         }
         Ok(())
+    }
+
+    /// Keeps what commands change in another root.
+    pub(crate) fn keep_root_upper(&self, upper: Option<OwnedFd>) {
+        if let Some(upper) = upper {
+            // It is set once, at the end of the set-up.
+            let _ = self.root_upper.set(upper);
+        }
+    }
+
+    /// The upper directory of a root that is an overlay.
+    pub(crate) fn root_upper(&self) -> Option<&OwnedFd> {
+        self.root_upper.get()
     }
 
     pub(crate) fn forget_changes(&self) {

@@ -16,6 +16,7 @@ pub(crate) mod processes;
 pub(crate) mod sandbox;
 pub(crate) mod services;
 pub(crate) mod shell;
+pub(crate) mod snapshot;
 pub(crate) mod zygote;
 
 use std::collections::BTreeMap;

@@ -67,8 +67,9 @@ pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> 
     if common_init.is_none() {
         zygote.refill();
     }
-    let SetUp { proxy, upper } = zygote.set_up().await?;
+    let SetUp { proxy, upper, root_upper } = zygote.set_up().await?;
     log.open_ledger(&prepared, upper, claim).await?;
+    log.keep_root_upper(root_upper);
     // If the zygote has failed, `set_up` has told why.
     if let Some(ordered) = common_init {
         zygote.share(ordered?).await?;

@@ -7,7 +7,7 @@ use kennel::Error;
 #[cfg(feature = "wasm")]
 use crate::manifest::connector;
 use crate::{
-    args::Verb,
+    args::{Verb, session::SessionAction},
     changes::review,
     config,
     host::{audit, cache, probe},
@@ -51,10 +51,13 @@ pub(crate) fn mcp(verb: Verb) -> Result<ExitCode, Error> {
     }
 }
 
-/// Runs `kennel image`, in the executable `kennel-image`.
+/// Runs `kennel image` and what else writes to the store of images, in the executable `kennel-image`.
 pub(crate) fn image(verb: Verb) -> Result<ExitCode, Error> {
     match verb {
         Verb::Image { action } => crate::image::image(&action),
+        Verb::Session { action: SessionAction::Snapshot(arguments) } => {
+            crate::image::snapshot::snapshot(&arguments)
+        }
         _ => Err(beside::wrong_words("image")),
     }
 }

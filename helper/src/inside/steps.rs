@@ -180,8 +180,8 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
             let socket = sys::listener_everywhere(port)?;
             channel.report_with(&Report::Listening { kind: SOCK_STREAM as u32, port }, Some(&socket))
         }
-        Step::HandOutUpper { path } => {
-            channel.report_with(&Report::Upper {}, Some(&sys::open_path(Some(state.root()?), path)?))
+        Step::HandOutUpper { path, is_root } => {
+            channel.report_with(&Report::Upper { is_root }, Some(&sys::open_path(Some(state.root()?), path)?))
         }
         Step::Layer { lower, kept, at, layer } => {
             let slot = state.layers.get_mut(layer as usize).ok_or(Errno(E2BIG))?;

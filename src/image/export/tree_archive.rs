@@ -31,6 +31,9 @@ const LARGE: u64 = 1 << 33;
 /// How deep directories may be nested.
 const MOST_LEVELS: usize = 1_000;
 
+/// How a directory is opened.
+const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
+
 /// What the marks of overlayfs in a directory mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Marks {
@@ -114,8 +117,24 @@ impl TreeArchive {
     /// It cannot be read, or is no directory.
     pub(crate) fn of(top: &Path, marks: Marks) -> Result<Self, TreeError> {
         let failed = |source: nix::Error| TreeError { path: top.to_owned(), source: source.into() };
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let directory = nix::fcntl::open(top, flags, Mode::empty()).map_err(failed)?;
+        let directory = nix::fcntl::open(top, DIRECTORY, Mode::empty()).map_err(failed)?;
+        Self::new(top, directory, marks)
+    }
+
+    /// Begins to read a directory that is held, perhaps without the right to read it. Errors name its files
+    /// as if it were the root.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn of_directory(held: &OwnedFd, marks: Marks) -> Result<Self, TreeError> {
+        let top = Path::new("/");
+        let failed = |source: nix::Error| TreeError { path: top.to_owned(), source: source.into() };
+        let directory = openat(held, c".", DIRECTORY, Mode::empty()).map_err(failed)?;
+        Self::new(top, directory, marks)
+    }
+
+    fn new(top: &Path, directory: OwnedFd, marks: Marks) -> Result<Self, TreeError> {
+        let failed = |source: nix::Error| TreeError { path: top.to_owned(), source: source.into() };
         let found = fstat(&directory).map_err(failed)?;
         let mut archive = Self {
             top: top.to_owned(),
@@ -185,8 +204,7 @@ impl TreeArchive {
         }
         let failed = |source: nix::Error| failed(source.into());
         // Dir takes the descriptor, and the names below are opened from this one.
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut entries = Dir::openat(directory, c".", flags, Mode::empty()).map_err(failed)?;
+        let mut entries = Dir::openat(directory, c".", DIRECTORY, Mode::empty()).map_err(failed)?;
         let mut names = Vec::new();
         for entry in entries.iter() {
             let name = entry.map_err(failed)?.file_name().to_owned();

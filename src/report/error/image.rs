@@ -7,7 +7,7 @@ use crate::report::error::import::ImportError;
 use crate::report::error::pull::PullError;
 use crate::report::escape::harmless;
 use crate::report::failure::{self, Boundary, Class, Details, Failure, failure_of, shown};
-use crate::report::remedy::Remedy;
+use crate::report::remedy::{Remedy, SettingKey, remedy};
 
 /// Why an image cannot be read, stored, removed or used.
 #[derive(Debug, thiserror::Error)]
@@ -171,6 +171,9 @@ pub enum ImageError {
         /// Why not.
         source: Box<PullError>,
     },
+    /// A session has no image.
+    #[error("the root of the session is no image")]
+    NoImage,
     /// A session or command uses the image.
     #[error("image {image}: a session uses it")]
     InUse {
@@ -297,6 +300,7 @@ impl ImageError {
             Self::Entry { .. } => "do not use this image: tools that build images write no such entry",
             Self::Limit { key: "images.max_size", .. } => "if you trust the image, raise images.max_size",
             Self::Limit { .. } => "if you trust the image, raise images.max_files",
+            Self::NoImage => return Some(remedy!["start it with ", SettingKey::Image]),
             Self::InUse { .. } => "stop the sessions that use it, then try again",
             Self::Io { source, .. } | Self::Write { source, .. } => {
                 return crate::report::shortage::of_writing(source).map(Remedy::from);

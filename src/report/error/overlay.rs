@@ -14,10 +14,10 @@ pub enum OverlayError {
     #[error("the session has no overlay")]
     None,
     /// A command of the session is running.
-    #[error("changes are not committed while a command runs")]
+    #[error("changes are not taken while a command of the session runs")]
     Running,
     /// Changes are being committed.
-    #[error("no command starts while changes are being committed")]
+    #[error("no command starts while changes are being committed or stored")]
     Committing,
     /// There are more changes than Kennel lists.
     #[error("there are too many changes to list")]
@@ -104,7 +104,7 @@ impl OverlayError {
             Self::None => remedy!["prepare the session with Policy::overlay, or ", SettingKey::Overlay],
             Self::Running => "wait until the command has ended, or end it".into(),
             Self::InSession { .. } => remedy!["stop it first: ", StopSession],
-            Self::Committing => "start the command when the commit is done".into(),
+            Self::Committing => "start the command when that is done".into(),
             Self::InUse { .. } => remedy![
                 "wait until that command has ended, stop that session (",
                 StopSession,

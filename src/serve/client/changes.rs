@@ -1,12 +1,13 @@
-//! The changes of a session's overlay, for its clients.
+//! The changes of a session's overlay and of its image, for its clients.
 
 use std::path::{Path, PathBuf};
 
+use crate::image::Snapshot;
 use crate::overlay::kept_changes::KeptChanges;
 use crate::report::change::{Change, Committed, Conflicts};
 use crate::report::error::Error;
 use crate::serve::client::Client;
-use crate::serve::question::{CommitOrder, Question, SentChange, SentCommit};
+use crate::serve::question::{CommitOrder, Question, SentChange, SentCommit, SentSnapshot};
 use crate::sys::path_text::PathText;
 
 impl Client {
@@ -50,6 +51,17 @@ impl Client {
     /// The session has no overlay, ends, or does not answer.
     pub fn discard(self) -> Result<(), Error> {
         self.question(&Question::Discard)
+    }
+
+    /// What commands changed in the session's image: see
+    /// [`Session::snapshot`](crate::session::Session::snapshot).
+    ///
+    /// # Errors
+    /// A command runs; the session has no image, ends, or does not answer.
+    pub fn snapshot(self) -> Result<Snapshot, Error> {
+        let (SentSnapshot { image }, upper) = self.reply_to(&Question::Snapshot)?.map_err(Error::from)?;
+        let upper = upper.ok_or_else(|| self.gone())?;
+        Ok(Snapshot::new(image, upper, self))
     }
 }
 

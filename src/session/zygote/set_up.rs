@@ -19,14 +19,16 @@ use crate::session::zygote::worker::Worker;
 pub(crate) struct SetUp {
     /// The proxy, if the policy needs one.
     pub(crate) proxy: Option<Serving>,
-    /// The upper directory of the overlay, if the session has one.
+    /// The upper directory of the workspace, if that is an overlay.
     pub(crate) upper: Option<OwnedFd>,
+    /// The upper directory of the root, if that is an overlay.
+    pub(crate) root_upper: Option<OwnedFd>,
 }
 
 impl Zygote {
     /// Waits until the zygote has carried out the session's steps.
     pub(crate) async fn set_up(&mut self) -> Result<SetUp, Error> {
-        let (mut early_reports, mut upper) = (Vec::new(), None);
+        let (mut early_reports, mut upper, mut root_upper) = (Vec::new(), None, None);
         let trail = self.log.trail();
         let handed_out = HandedOut::receive(&self.prepared, &self.init, trail, &mut early_reports).await;
         let HandedOut { proxy, seccomp_listener, .. } = handed_out.map_err(|error| match error {
@@ -41,10 +43,13 @@ impl Zygote {
                 None => self.init.next().await.map_err(Error::io("read the control socket"))?,
             };
             match arrival {
-                Arrival::Report(Report::Ready { .. }) => return Ok(SetUp { proxy, upper }),
+                Arrival::Report(Report::Ready { .. }) => return Ok(SetUp { proxy, upper, root_upper }),
                 Arrival::Upper(directory) => upper = Some(directory),
+                Arrival::RootUpper(directory) => root_upper = Some(directory),
                 Arrival::Refusing(listener) => self.supervise(listener)?,
-                Arrival::Report(Report::Upper {} | Report::Refusing {}) => return Err(Error::no_descriptor()),
+                Arrival::Report(Report::Upper { .. } | Report::Refusing {}) => {
+                    return Err(Error::no_descriptor());
+                }
                 Arrival::Report(Report::Failed { section, index, errno }) => {
                     return Err(self.prepared.step_failed(None, FailedStep { section, index, errno }));
                 }

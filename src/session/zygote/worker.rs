@@ -245,7 +245,8 @@ impl Worker {
             Arrival::Refusing(listener) => self.seccomp_listener = Some(listener),
             // Without the pidfd nobody could kill it. Without the listener nobody would answer its filter.
             Arrival::Report(Report::Born { .. } | Report::Refusing {}) => self.life = Life::Lost,
-            Arrival::Report(_) | Arrival::Started(_) | Arrival::Terminal(_) | Arrival::Upper(_) => {}
+            Arrival::Report(_) | Arrival::Started(_) | Arrival::Terminal(_) => {}
+            Arrival::Upper(_) | Arrival::RootUpper(_) => {}
         }
         Ok(())
     }

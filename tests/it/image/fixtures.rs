@@ -148,7 +148,7 @@ pub(super) fn tree(top: &Path) -> BTreeMap<String, String> {
             left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
             xattr::get(&path, "user.overlay.opaque").unwrap().map_or(String::new(), |_| "opaque".to_owned())
         } else if metadata.is_file() && metadata.permissions().mode() & 0o400 != 0 {
-            String::from_utf8(fs::read(&path).unwrap()).unwrap()
+            String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned()
         } else {
             format!("device {}", metadata.rdev())
         };

@@ -8,5 +8,6 @@ mod pull;
 mod registry;
 mod run;
 mod shared;
+mod snapshot;
 
 pub(crate) use fixtures::can_hold_layers;

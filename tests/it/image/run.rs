@@ -27,14 +27,15 @@ macro_rules! images {
         images
     }};
 }
+pub(super) use images;
 
 /// A store with `app:1`: a root with programs of the host, and a layer above it.
-struct Running {
-    images: Images,
+pub(super) struct Running {
+    pub(super) images: Images,
 }
 
 impl Running {
-    fn import(&self) {
+    pub(super) fn import(&self) {
         let root = other_root();
         let whole =
             Command::new("tar").args(["-C", root.path().to_str().unwrap(), "-c", "."]).output().unwrap();

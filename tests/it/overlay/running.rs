@@ -121,7 +121,7 @@ fn nothing_is_committed_while_a_command_runs() {
     let [done, said] = kept.fails(&["commit", &session.name]);
     assert_eq!(done, "");
     let hint = "kennel: hint: wait until the command has ended, or end it";
-    assert_eq!(said, format!("kennel: changes are not committed while a command runs\n{hint}"));
+    assert_eq!(said, format!("kennel: changes are not taken while a command of the session runs\n{hint}"));
     assert!(!kept.exists("x"));
     assert!(kept.succeeds(&["diff", &session.name]).contains("+x"));
     // The hint helps.

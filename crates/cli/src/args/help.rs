@@ -257,6 +257,18 @@ Nothing that a running sandbox uses is removed.
 
 Exit status: 0 on success, also if there was nothing to remove; 125 on failure.";
 
+pub(crate) const SNAPSHOT: &str = "\
+Examples:
+  kennel session start --name setup --image python:3.12 --allow pypi.org:443 --allow files.pythonhosted.org:443
+  kennel exec setup -- pip install numpy
+  kennel session snapshot setup numpy:1
+  kennel run --image numpy:1 -- python -c 'import numpy'
+
+Set-user-id bits, capabilities of files, device nodes and sockets are left out. What a command left running may write \
+meanwhile. The name is taken from an image that has it.
+
+Exit status: 0 if the image is stored; 125 on failure, such as a command that runs.";
+
 pub(crate) const IMAGE_EXPORT: &str = "\
 Examples:
   kennel image export python:3.12 python.tar

@@ -7,7 +7,7 @@ use kennel::{Signal, Span};
 
 use super::{
     help,
-    image::PullFlag,
+    image::{Json, PullFlag},
     owner::AsOwner,
     policy::PolicyFlags,
     values::{self, assignment},
@@ -89,6 +89,12 @@ pub(crate) enum SessionAction {
         #[arg(required = true, value_name = "[ADDR:]PORT[:INSIDE]", value_delimiter = ',')]
         ports: Vec<String>,
     },
+    /// Store the image of a session with what its commands changed, as a new image.
+    ///
+    /// Only the root is in it, with its /tmp: no grant, no workspace. No command starts meanwhile; the session
+    /// goes on then. Prints the digest, then the name.
+    #[command(after_help = help::SNAPSHOT)]
+    Snapshot(Snapshot),
     /// End a session and every process in it.
     ///
     /// Waits until they are gone.
@@ -107,6 +113,18 @@ pub(crate) struct Which {
     /// The number that `kennel exec -d` printed.
     #[arg(value_name = "ID")]
     pub(crate) id: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Snapshot {
+    /// Name of the session.
+    #[arg(value_name = "NAME")]
+    pub(crate) session: String,
+    /// The name of the new image, as in mine:1.
+    #[arg(value_name = "IMAGE")]
+    pub(crate) image: String,
+    #[command(flatten)]
+    pub(crate) output: Json,
 }
 
 #[derive(Debug, Args)]

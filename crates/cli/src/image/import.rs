@@ -30,19 +30,23 @@ pub(super) fn import(arguments: &Import) -> Result<ExitCode, Error> {
     if matches!(given, Given::Path(path) if path.is_dir()) {
         namespace::enter();
     }
-    let imported = kennel::image::import(&writer()?, given, name.as_ref())?;
-    let text = if arguments.output.json {
+    tell(&kennel::image::import(&writer()?, given, name.as_ref())?, arguments.output.json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what is in the store now.
+pub(super) fn tell(imported: &[Imported], is_json: bool) -> Result<(), Error> {
+    let text = if is_json {
         report::json(&imported.iter().map(shown).collect::<Vec<_>>())? + "\n"
     } else {
         imported.iter().for_each(notes);
         imported.iter().map(line).collect()
     };
-    report::print(text.as_bytes())?;
-    Ok(ExitCode::SUCCESS)
+    report::print(text.as_bytes())
 }
 
 /// A name that an image can have.
-fn name(text: &str) -> Result<Reference, Error> {
+pub(super) fn name(text: &str) -> Result<Reference, Error> {
     let name: Reference = text.parse().map_err(Error::from)?;
     if name.tag().is_some() {
         return Ok(name);

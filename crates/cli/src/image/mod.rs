@@ -8,6 +8,7 @@ mod namespace;
 mod pull;
 mod remove;
 mod show;
+pub(crate) mod snapshot;
 
 use std::{
     process::ExitCode,

@@ -47,6 +47,7 @@ pub(super) fn session(action: &SessionAction) -> Result<ExitCode, Error> {
         SessionAction::Logs(_) => Err(super::command("session logs")),
         SessionAction::Kill { .. } => Err(super::command("session kill")),
         SessionAction::Wait { .. } => Err(super::command("session wait")),
+        SessionAction::Snapshot(_) => Err(super::command("session snapshot")),
         SessionAction::Ps { .. } => Err(super::command("session ps")),
         SessionAction::Publish { .. } => Err(super::command("session publish")),
     }

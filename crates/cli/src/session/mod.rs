@@ -21,7 +21,7 @@ use kennel::{Error, client::Client, report::ListenError};
 use crate::{
     args::session::{SessionAction, Start},
     owner,
-    process::{descriptor::write_all, exit_status::FAILED},
+    process::{beside, descriptor::write_all, exit_status::FAILED},
     report,
     terminal::progress,
 };
@@ -45,6 +45,8 @@ pub(crate) fn session(action: &SessionAction) -> Result<ExitCode, Error> {
         SessionAction::Ps { name, all, json } => ps::ps(name, *all, *json),
         SessionAction::List { json } => list::list(*json),
         SessionAction::Publish { name, ports } => publish(name, ports),
+        // It writes to the store of images.
+        SessionAction::Snapshot(_) => beside::execute(&beside::IMAGE),
         SessionAction::Stop { name } => stop(name),
     }
 }
