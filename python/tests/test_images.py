@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import io
 import json
+import subprocess
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -62,6 +63,25 @@ def test_a_session_shows_an_image(store: Path, root: Path) -> None:
     images.remove("mine:1")
     with pytest.raises(kennel.Error, match="mine:1"):
         kennel.Session(image="mine:1")
+
+
+def test_a_snapshot_is_an_image_of_what_commands_changed(store: Path, root: Path) -> None:
+    base = images.import_(root, name="mine:1")[0]
+    with kennel.Session(image="mine:1", user="0") as session:
+        session.run(["sh", "-c", "echo x > /made"], check=True)
+        stored = session.snapshot("mine:2")
+        assert (stored.names, stored.layers) == (["mine:2"], base.layers + 1)
+        with pytest.raises(kennel.ImageError, match="No Name"):
+            session.snapshot("No Name")
+        running = session.popen(["sh", "-c", "read line"], stdin=subprocess.PIPE)
+        with pytest.raises(kennel.ImageError, match="while a command of the session runs"):
+            session.snapshot("mine:3")
+        running.communicate(b"")
+    with kennel.Session(image="mine:2") as session:
+        assert session.run(["sh", "-c", "read line < /made; echo $line"], text=True).stdout == "x\n"
+    with kennel.Session() as session, pytest.raises(kennel.ImageError, match="no image"):
+        session.snapshot("mine:3")
+    assert {image.digest for image in images.list()} == {base.digest, stored.digest}
 
 
 def digest(data: bytes) -> str:

@@ -7,15 +7,17 @@ import builtins
 import os
 import socket
 from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from kennel import _connection, _loop, _questions
+from kennel import _connection, _loop, _questions, images
 from kennel._calls import Arguments, Environment, File
 from kennel._session import Collected, PolicyLike, SessionBase
 from kennel._wire import Argument
 from kennel.aio_detached import AsyncDetached, AsyncShell
 from kennel.aio_process import AsyncPopen
+from kennel.images import Image
 from kennel.policy import Policy
 from kennel.results import (
     Change,
@@ -237,6 +239,10 @@ class AsyncSession(SessionBase):
         """Drops the changes of the overlay. The session ends with them."""
         await self._ask(_questions.discard())
         await self.close()
+
+    async def snapshot(self, image: str) -> Image:
+        """Stores the image of the session, with what commands changed in it, as `image`."""
+        return await asyncio.to_thread(images._snapshot, Path(self.socket_path), image)
 
     async def stats(self) -> Stats:
         """Numbers: commands that run, commands that have ended."""

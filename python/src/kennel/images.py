@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from kennel._launch import error_of, executable
@@ -117,17 +118,25 @@ def _image(told: dict[str, Any]) -> Image:
     return _of(Image, {**told, "left_out": left_out})
 
 
-def _said(*words: str) -> Any:
-    """The object that `kennel image` prints."""
-    action, *others = words
-    command = [executable(), "image", action, "--json", *others]
-    ran = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)  # noqa: S603
+def _snapshot(socket: Path, name: str) -> Image:
+    """Stores the image of a session with what its commands changed."""
+    [stored] = _said("snapshot", "--", socket.stem, name, verb="session", runtime=socket.parent)
+    return _image(stored)
+
+
+def _said(action: str, *others: str, verb: str = "image", runtime: Path | None = None) -> Any:
+    """The object that `kennel image` prints. `runtime` is the directory of the socket of a session."""
+    command = [executable(), verb, action, "--json", *others]
+    # The place that `kennel` itself looks at is this one.
+    elsewhere = {"XDG_RUNTIME_DIR": str(runtime.parent)} if runtime is not None and runtime.name == "kennel" else {}
+    environment = {**os.environ, **elsewhere}
+    ran = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, env=environment, check=False)  # noqa: S603
     try:
         if ran.returncode == 0:
             return json.loads(ran.stdout)
     except ValueError:
         pass
-    error = error_of(ran.stderr.decode("utf-8", "replace"), f"kennel image {action}: status {ran.returncode}")
+    error = error_of(ran.stderr.decode("utf-8", "replace"), f"kennel {verb} {action}: status {ran.returncode}")
     # Of a mistake in the arguments the first line says what it is.
     message = error.message.partition("\n")[0].removeprefix("error: ")
     raise ImageError(message, hint=error.hint)

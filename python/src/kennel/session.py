@@ -7,15 +7,17 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from kennel import _blocking, _connection, _files, _questions
+from kennel import _blocking, _connection, _files, _questions, images
 from kennel._blocking import now
 from kennel._calls import Arguments, Environment, File
 from kennel._session import Collected, PolicyLike, SessionBase
 from kennel._wire import Argument
 from kennel.detached import Detached, Shell
+from kennel.images import Image
 from kennel.policy import Policy
 from kennel.process import Popen
 from kennel.results import (
@@ -287,6 +289,13 @@ class Session(SessionBase):
         """Drops the changes of the overlay. The session ends with them."""
         now(self._ask(_questions.discard()))
         self.close()
+
+    def snapshot(self, image: str) -> Image:
+        """Stores the image of the session, with what commands changed in it, as `image`: `NAME:TAG`.
+
+        The session goes on. No command may run meanwhile.
+        """
+        return images._snapshot(Path(self.socket_path), image)
 
     def stats(self) -> Stats:
         """Numbers: commands that run, commands that have ended."""

@@ -259,7 +259,7 @@ Exit status: 0 on success, also if there was nothing to remove; 125 on failure."
 
 pub(crate) const SNAPSHOT: &str = "\
 Examples:
-  kennel session start --name setup --image python:3.12 --allow pypi.org:443 --allow files.pythonhosted.org:443
+  kennel session start --name setup --image python:3.12 --allow @pypi
   kennel exec setup -- pip install numpy
   kennel session snapshot setup numpy:1
   kennel run --image numpy:1 -- python -c 'import numpy'
