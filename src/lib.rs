@@ -159,6 +159,7 @@ pub use policy::Policy;
 pub use policy::audit::Audit;
 pub use policy::cgroup::{Cgroup, IoLimits};
 pub use policy::env::{Env, EnvBase};
+pub use policy::image_upper::ImageUpper;
 pub use policy::limits::Limits;
 pub use policy::mount::Mount;
 pub use policy::network::{ForeignProxy, Network, NetworkLimits, NetworkMode};

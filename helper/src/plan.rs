@@ -141,10 +141,10 @@ enum Step<'w> {
     /// open(2), fsconfig(lowerdir+): adds the host's directory `lower` to the overlay that becomes the root,
     /// below those that were added before. Linux 6.8.
     RootLayer { lower: Inode<'w> },
-    /// fsconfig(2), fsmount(2), move_mount(2): mounts the overlay of the `RootLayer`s at `root`. Changes go
-    /// to `upper` and `work`. All three are directories of the working directory. Later steps see the overlay
-    /// as the new root.
-    Root {},
+    /// fsconfig(2), fsmount(2), move_mount(2): mounts the overlay of the `RootLayer`s at `root`, a directory
+    /// of the new root. Changes go to `upper` and `work` in the new root, or in the host's directory `kept`
+    /// if that is not empty. Later steps see the overlay as the new root.
+    Root { kept: Inode<'w> },
     /// openat2(2), mkdirat(2) or mknodat(2): a mount point `name` in `parent`, a directory of a root that is
     /// an overlay, unless something has that name. With a `mode` a directory, without one a file.
     MakeMissing { parent: &'w CStr, name: &'w CStr, mode: u32 },

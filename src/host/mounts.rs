@@ -45,10 +45,9 @@ impl MountTable {
     pub(crate) fn is_of(&self, id: u64, kind: &CStr, source: &CStr) -> bool {
         let id = id.to_string();
         self.lines().any(|line| {
-            let mut words = line.split(|byte| *byte == b' ');
-            let is_it = words.next() == Some(id.as_bytes());
-            let mut what = words.skip(5).skip_while(|word| *word != b"-").skip(1);
-            is_it && [kind, source].iter().all(|wanted| what.next() == Some(wanted.to_bytes()))
+            let mut what = of_file_system(line);
+            line.split(|byte| *byte == b' ').next() == Some(id.as_bytes())
+                && [kind, source].iter().all(|wanted| what.next() == Some(wanted.to_bytes()))
         })
     }
 
@@ -85,9 +84,14 @@ impl MountTable {
     }
 }
 
-/// The file system type of a line: the word after the first `-`. Blanks in names are escaped.
+/// The words of a line after its first `-`: the file system type, the source, options. Blanks in names are
+/// escaped.
+fn of_file_system(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|byte| *byte == b' ').skip(6).skip_while(|word| *word != b"-").skip(1)
+}
+
 fn file_system(line: &[u8]) -> Option<&[u8]> {
-    line.split(|byte| *byte == b' ').skip(6).skip_while(|word| *word != b"-").nth(1)
+    of_file_system(line).next()
 }
 
 /// The mount point of a line.

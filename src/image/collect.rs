@@ -22,7 +22,7 @@ use crate::image::reference::Reference;
 use crate::image::store::{
     Image, ImageRecord, LAYERS, RECORD_SUFFIX, Store, file_names, read_record, undamaged,
 };
-use crate::image::work::{TEMPORARY, WorkDirectory, remove_tree};
+use crate::image::work::{WorkDirectory, remove_tree};
 use crate::image::writer::StoreWriter;
 use crate::report::error::image::ImageError;
 
@@ -184,12 +184,7 @@ impl StoreWriter {
 
     /// Removes what killed processes left, and layers that no image has.
     pub(crate) fn clean_up(&self) -> Result<(), ImageError> {
-        let above = self.store.path().join(TEMPORARY);
-        for name in file_names(&above)? {
-            let path = above.join(name);
-            // Dropping it removes it. What cannot be removed now hinders nobody.
-            drop(WorkDirectory::lock(&path));
-        }
+        WorkDirectory::clean_up(&self.store)?;
         self.collect_layers(&mut Pruned::default())
     }
 

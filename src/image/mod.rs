@@ -8,6 +8,7 @@ pub(crate) mod digest;
 pub(crate) mod reference;
 pub(crate) mod snapshot;
 pub(crate) mod store;
+pub(crate) mod work;
 
 #[cfg(feature = "image")]
 pub(crate) mod apply;
@@ -35,8 +36,6 @@ pub(crate) mod manifest;
 pub(crate) mod new_layer;
 #[cfg(feature = "image")]
 pub(crate) mod tree;
-#[cfg(feature = "image")]
-pub(crate) mod work;
 #[cfg(feature = "image")]
 pub(crate) mod writer;
 

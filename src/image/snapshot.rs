@@ -52,18 +52,18 @@ impl Snapshot {
         self.image
     }
 
-    /// The directory with the changes, in the form of overlayfs with `userxattr`. What commands wrote there is
-    /// not to be trusted: it has links and names of any kind.
+    /// The directory with the changes, in the form of overlayfs with `userxattr`. What commands wrote there
+    /// is not to be trusted: it has links and names of any kind.
     #[must_use]
     pub fn directory(&self) -> BorrowedFd<'_> {
         self.upper.as_fd()
     }
 
-    /// Stores a new image: the layers of the session's image, and one more with the changes. Its configuration
-    /// is that of the session's image.
+    /// Stores a new image: the layers of the session's image, and one more with the changes. Its
+    /// configuration is that of the session's image.
     ///
-    /// Set-user-id bits, capabilities of files and device nodes are left out, and so are sockets and names that
-    /// begin with `.wh.`, which no layer can hold.
+    /// Set-user-id bits, capabilities of files and device nodes are left out, and so are sockets and names
+    /// that begin with `.wh.`, which no layer can hold.
     ///
     /// # Errors
     /// The store does not have the session's image, or refuses the layer. A file with a mode that keeps its
@@ -101,7 +101,7 @@ fn with_layer(config: &str, layers: &[StoredLayer]) -> Result<String, ImageError
     config["rootfs"] = json!({ "type": "layers", "diff_ids": diff_ids });
     // Where there is a history, it has an entry for each layer.
     if let Some(history) = config.get_mut("history").and_then(Value::as_array_mut) {
-        history.push(json!({ "created_by": "kennel session snapshot" }));
+        history.push(json!({ "created_by": "snapshot of a session" }));
     }
     Ok(config.to_string())
 }

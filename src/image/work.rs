@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::image::store::{Store, lock_file};
+use crate::image::store::{Store, file_names, lock_file};
 use crate::report::error::image::ImageError;
 use crate::sys;
 
@@ -40,6 +40,7 @@ pub(crate) struct WorkDirectory {
 }
 
 impl WorkDirectory {
+    /// Makes one. The store has been made.
     pub(crate) fn make(store: &Store) -> Result<Self, ImageError> {
         let above = store.path().join(TEMPORARY);
         let failed = || ImageError::io("make a directory in", &above);
@@ -71,6 +72,16 @@ impl WorkDirectory {
         let inode = directory.metadata()?.ino();
         let is_there = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.ino() == inode);
         Ok(is_there.then(|| Self { path: path.to_owned(), directory }))
+    }
+
+    /// Removes those of killed processes.
+    pub(crate) fn clean_up(store: &Store) -> Result<(), ImageError> {
+        let above = store.path().join(TEMPORARY);
+        for name in file_names(&above)? {
+            // Dropping it removes it. What cannot be removed now hinders nobody.
+            drop(Self::lock(&above.join(name)));
+        }
+        Ok(())
     }
 
     /// Removes it, and tells if that fails.

@@ -108,6 +108,13 @@ fn refuse_keys(policy: &Policy) -> Result<(), PolicyError> {
     if let Some(root) = &policy.root {
         return no("root", &root.display(), "macOS has no other root file system");
     }
+    if let Some(upper) = &policy.image_upper {
+        return no(
+            "image_upper",
+            &PathBuf::from(upper.clone()).display(),
+            "macOS has no other root file system",
+        );
+    }
     if policy.overlay.is_some() {
         return no("overlay", &"…", "macOS has no overlays");
     }

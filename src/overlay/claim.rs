@@ -25,6 +25,9 @@ use crate::report::error::overlay::OverlayError;
 use crate::sys::dirfd::{names, open_without_links, without_capabilities};
 use crate::view::cache_store::{OTHERS, UPPER, WORK};
 
+/// The mode of a root.
+const ROOT_MODE: u32 = 0o755;
+
 /// An attribute that is set and removed to test whether the file system supports user attributes.
 const PROBE: &str = "user.kennel.probe";
 
@@ -58,6 +61,18 @@ impl Claim {
     pub(crate) fn take(path: &Path, workspace: &Path, keeps: Option<Heading>) -> Result<Self, OverlayError> {
         let mode = fs::metadata(workspace).map(|metadata| metadata.mode() & 0o1777);
         let mode = mode.map_err(|source| OverlayError::io("look at the workspace", workspace, source))?;
+        Self::take_with_mode(path, mode, keeps)
+    }
+
+    /// The same for changes of another root, which nobody keeps.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub(crate) fn take_for_root(path: &Path) -> Result<Self, OverlayError> {
+        Self::take_with_mode(path, ROOT_MODE, None)
+    }
+
+    fn take_with_mode(path: &Path, mode: u32, keeps: Option<Heading>) -> Result<Self, OverlayError> {
         let failed = |source: io::Error| OverlayError::io("use the overlay directory", path, source);
         let directory = lock(path, if keeps.is_some() { MAX_WAITS } else { 0 })?;
         let own = OwnedFd::from(directory.try_clone().map_err(failed)?);

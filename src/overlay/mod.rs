@@ -14,6 +14,7 @@ pub(crate) mod part;
 pub(crate) mod place;
 pub(crate) mod record;
 pub(crate) mod review;
+pub(crate) mod root_upper;
 pub(crate) mod scan;
 pub(crate) mod tree;
 

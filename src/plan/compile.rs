@@ -27,6 +27,7 @@ use crate::plan::{
 };
 use crate::policy::Policy;
 use crate::policy::audit::Audit;
+use crate::policy::image_upper::ImageUpper;
 use crate::policy::limits::Limits;
 use crate::policy::network::publish::Publish;
 use crate::policy::network::settings::Settings;
@@ -37,6 +38,7 @@ use crate::protect::watch::Watch;
 use crate::protect::{case_fold, git, paths};
 use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::error::Error;
+use crate::report::error::overlay::OverlayError;
 use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{SettingKey, Wording, remedy};
 use crate::sys::birth::Users;
@@ -116,6 +118,9 @@ pub(crate) fn begin(
 ) -> Result<Begun, Error> {
     policy.validate()?;
     check_kernel(host)?;
+    if policy.image_upper.is_some() && !kind.is_session() {
+        return Err(OverlayError::NeedsSession.into());
+    }
     policy.network.published().iter().try_for_each(|publish| network::check_publish(policy, publish))?;
     let groups = cgroup::groups(policy, host, caller, kind)?;
     let found = OtherRoot::find(policy, host, caller)?;
@@ -306,6 +311,9 @@ fn show_grants(view: &mut View, inputs: &Inputs<'_>, resolved: Option<&ResolvedP
     }
     if let Some(workspace) = workspace {
         view.overlay = overlay::overlaid(inputs, view, workspace)?;
+    }
+    if let Some(ImageUpper::Directory(upper)) = &inputs.policy.image_upper {
+        view.root_upper = Some(overlay::check_upper(inputs, view, overlay::ChangesOf::Root, upper)?);
     }
     Ok(())
 }

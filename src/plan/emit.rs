@@ -165,8 +165,9 @@ impl Emitter<'_> {
 
     /// Mounts another root over the new one, which holds its changes.
     fn root(&mut self, root: &OtherRoot) {
-        for (name, mode) in [(UPPER, 0o755), (WORK, 0o700), ("root", 0o700)] {
-            self.make_dir(Path::new(name), mode);
+        let changes = if self.view.root_upper.is_none() { &[(UPPER, 0o755), (WORK, 0o700)][..] } else { &[] };
+        for (name, mode) in [("root", 0o700)].iter().chain(changes) {
+            self.make_dir(Path::new(name), *mode);
         }
         self.made.clear();
         for layer in &root.layers {
@@ -174,11 +175,18 @@ impl Emitter<'_> {
             let lower = Inode { path: &absolute(&layer.path), identity: (device, inode) };
             self.setup.push(Protection::Root, &Step::RootLayer { lower });
         }
-        if self.hands_out {
+        if self.hands_out && self.view.root_upper.is_none() {
             let path = &relative(Path::new(UPPER));
             self.setup.push(Protection::Root, &Step::HandOutUpper { path, is_root: 1 });
         }
-        self.setup.push(Protection::Root, &Step::Root {});
+        let path = self.view.root_upper.as_ref().map(|upper| absolute(&upper.path)).unwrap_or_default();
+        let kept = match &self.view.root_upper {
+            Some(BindSource { identity: Identity { device, inode }, .. }) => {
+                Inode { path: &path, identity: (*device, *inode) }
+            }
+            None => Inode::NONE,
+        };
+        self.setup.push(Protection::Root, &Step::Root { kept });
     }
 
     /// Makes the directory in which commands of an image start, if it is missing, as docker does.

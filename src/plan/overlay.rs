@@ -62,7 +62,8 @@ pub(crate) fn overlaid(
 ) -> Result<Option<Overlaid>, Error> {
     let Some(wanted) = &inputs.policy.overlay else { return Ok(None) };
     check_kernel(inputs, wanted)?;
-    let upper = wanted.upper.as_deref().map(|path| check_upper(inputs, view, workspace, path)).transpose()?;
+    let of = ChangesOf::Workspace(workspace);
+    let upper = wanted.upper.as_deref().map(|path| check_upper(inputs, view, of, path)).transpose()?;
     check_workspace(inputs, workspace)?;
     check_grants(view, workspace)?;
     let metadata = fs::metadata(&workspace.path);
@@ -196,29 +197,55 @@ pub(crate) fn check_kernel(inputs: &Inputs<'_>, wanted: &Overlay) -> Result<(), 
     })
 }
 
-/// Checks the directory that keeps the changes. Other users must not read or write them.
+/// Of what a directory holds the changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ChangesOf<'w> {
+    Workspace(&'w BindSource),
+    /// Another root.
+    Root,
+}
+
+impl ChangesOf<'_> {
+    /// What errors call the directory.
+    fn directory(self) -> &'static str {
+        match self {
+            Self::Workspace(_) => "overlay directory",
+            Self::Root => "directory for changes of the root",
+        }
+    }
+
+    fn remedy(self) -> Remedy {
+        match self {
+            Self::Workspace(_) => remedy![
+                "name an empty directory of your own (",
+                SettingKey::OverlayUpper,
+                "), outside of the workspace and of what is granted writable, or keep nothing (",
+                SettingKey::Discard,
+                ")",
+            ],
+            Self::Root => remedy![
+                "name an empty directory of your own, outside of what is granted writable, or `disk` (",
+                SettingKey::ImageUpper,
+                ")",
+            ],
+        }
+    }
+}
+
+/// Checks the directory that holds changes. Other users must not read or write them.
 pub(crate) fn check_upper(
     inputs: &Inputs<'_>,
     view: &View,
-    workspace: &BindSource,
+    of: ChangesOf<'_>,
     given: &Path,
 ) -> Result<BindSource, Error> {
-    let name_another = || {
-        remedy![
-            "name an empty directory of your own (",
-            SettingKey::OverlayUpper,
-            "), outside of the workspace and of what is granted writable, or keep nothing (",
-            SettingKey::Discard,
-            ")",
-        ]
-    };
     let path = inputs.caller.absolute(given);
-    const WHAT: &str = "overlay directory";
+    let what = of.directory();
     let refused = |error: io::Error| {
-        let remedy = of_path(&error, name_another(), name_another());
-        not_usable(WHAT, given, error, remedy)
+        let remedy = of_path(&error, of.remedy(), of.remedy());
+        not_usable(what, given, error, remedy)
     };
-    let named = PolicyPath { what: WHAT, given, resolved: ResolvedPath::resolve(&path).map_err(refused)? };
+    let named = PolicyPath { what, given, resolved: ResolvedPath::resolve(&path).map_err(refused)? };
     symlink_check::refuse_links_of_commands(view, slice::from_ref(&named))?;
     let ResolvedPath { source, metadata, .. } = named.resolved;
     if !source.is_dir() {
@@ -228,7 +255,9 @@ pub(crate) fn check_upper(
     if metadata.uid() != inputs.caller.uid {
         return Err(invalid("belongs to another user"));
     }
-    if workspace.path.starts_with(&source.path) || source.path.starts_with(&workspace.path) {
+    if let ChangesOf::Workspace(workspace) = of
+        && (workspace.path.starts_with(&source.path) || source.path.starts_with(&workspace.path))
+    {
         return Err(invalid("overlaps the workspace"));
     }
     let reachable = |(_, grant): (&Path, &BindSource)| {
@@ -241,7 +270,7 @@ pub(crate) fn check_upper(
     if metadata.mode() & OTHERS != 0 {
         let error = io::Error::new(io::ErrorKind::InvalidInput, "accessible to other users");
         let remedy = "chmod 700 it, or name another directory";
-        return Err(self::not_usable(WHAT, given, error, remedy));
+        return Err(self::not_usable(what, given, error, remedy));
     }
     Ok(source)
 }

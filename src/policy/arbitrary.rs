@@ -25,19 +25,27 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
         one_of(OnUnavailable::ALL),
     );
     let paths = (path(), vec(path(), 0..3), option::of(path()), option::of(audit()), vec(mount(), 0..4));
-    let root = (option::of(path()), option::of(".{0,8}"), option::of(".{0,8}"));
+    let upper = option::of(path().prop_map(ImageUpper::from));
+    let root = ((option::of(path()), upper), option::of(".{0,8}"), option::of(".{0,8}"));
     let rest = (".{0,10}", any::<bool>(), option::of(overlay()), one_of(Git::ALL), root);
     let parts = (network(), env(), limits(), requirements(), rest);
     (choices, paths, parts).prop_map(|(choices, paths, parts)| {
         let (profile, (toolchains, caches), (tmp, isolation), on_unavailable) = choices;
         let (workspace, protect, cwd, audit, mounts) = paths;
-        let (network, env, limits, require, (hostname, explain, overlay, git, (root, user, image))) = parts;
+        let (
+            network,
+            env,
+            limits,
+            require,
+            (hostname, explain, overlay, git, ((root, image_upper), user, image)),
+        ) = parts;
         Policy {
             profile,
             workspace,
             image,
             root,
             user,
+            image_upper,
             mounts,
             network,
             env,

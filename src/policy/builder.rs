@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::policy::Policy;
 use crate::policy::audit::Audit;
 use crate::policy::env::Env;
+use crate::policy::image_upper::ImageUpper;
 use crate::policy::limits::Limits;
 use crate::policy::mount::Mount;
 use crate::policy::network::NetworkMode;
@@ -71,6 +72,14 @@ impl Policy {
     #[must_use]
     pub fn user(mut self, user: impl Into<String>) -> Self {
         self.user = Some(user.into());
+        self
+    }
+
+    /// Keeps what commands change in another root on a disk until the session ends; see
+    /// [`Policy::image_upper`].
+    #[must_use]
+    pub fn image_upper(mut self, upper: ImageUpper) -> Self {
+        self.image_upper = Some(upper);
         self
     }
 

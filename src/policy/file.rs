@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::policy::image_upper::ImageUpper;
 use crate::policy::mount::Mount;
 use crate::policy::{Policy, text};
 use crate::report::error::policy::PolicyError;
@@ -184,6 +185,9 @@ impl Base<'_> {
         self.join("workspace", &mut policy.workspace)?;
         if let Some(root) = &mut policy.root {
             self.join("root", root)?;
+        }
+        if let Some(upper) = policy.image_upper.as_mut().and_then(ImageUpper::directory_mut) {
+            self.join("image_upper", upper)?;
         }
         if let Some(cwd) = &mut policy.cwd {
             self.join("cwd", cwd)?;

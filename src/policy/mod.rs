@@ -11,6 +11,7 @@ pub(crate) mod cgroup;
 pub(crate) mod env;
 pub(crate) mod file;
 pub(crate) mod glob;
+pub(crate) mod image_upper;
 pub(crate) mod known_variables;
 pub(crate) mod limits;
 pub(crate) mod mount;
@@ -32,6 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::audit::Audit;
 use crate::policy::env::Env;
+use crate::policy::image_upper::ImageUpper;
 use crate::policy::limits::Limits;
 use crate::policy::mount::Mount;
 use crate::policy::network::Network;
@@ -110,7 +112,8 @@ pub struct Policy {
     /// variables and directory are those of commands.
     pub image: Option<String>,
     /// A directory that becomes the root file system in place of the host's: `None` shows the host's system.
-    /// Commands can change all of it; their changes are in memory, end with the sandbox, and share
+    /// Commands can change all of it; their changes are in memory (but see
+    /// [`image_upper`](Self::image_upper)), end with the sandbox, and share
     /// [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size). Of the host nothing is shown but what
     /// [`mounts`](Self::mounts) and a named workspace show. Needs Linux 6.8.
     pub root: Option<PathBuf>,
@@ -118,6 +121,11 @@ pub struct Policy {
     /// have it: `NAME`, `UID`, and `:GROUP` or `:GID` after it. Every file of the root that belongs to the
     /// caller belongs to this user there. `None`: the image's, or root.
     pub user: Option<String>,
+    /// The disk that holds what commands change in another root, until the session ends. `None`: the changes
+    /// are in memory. The session must be one: a [`Sandbox`](crate::session::sandbox::Sandbox) keeps its
+    /// changes in memory. [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size) does not limit a
+    /// disk.
+    pub image_upper: Option<ImageUpper>,
     /// The host name that commands see. Default: `kennel`; with a granted socket of an X server, the host's
     /// own.
     pub hostname: String,
@@ -191,6 +199,7 @@ impl Policy {
             image: None,
             root: None,
             user: None,
+            image_upper: None,
             hostname: HOST_NAME.to_owned(),
             cwd: None,
             overlay: None,

@@ -118,6 +118,9 @@ impl Policy {
 
     /// Checks what another root takes, and refuses settings that need the host's system or a workspace.
     fn check_root(&self) -> Result<(), PolicyError> {
+        if let Some(upper) = &self.image_upper {
+            upper.check(self.has_other_root(), self.profile.meaning().writes)?;
+        }
         if !self.has_other_root() {
             return match &self.user {
                 Some(user) => {

@@ -63,6 +63,8 @@ words! {
     pub enum SettingKey {
         /// The profile.
         Profile = "profile",
+        /// The disk for the changes of another root.
+        ImageUpper = "image_upper",
         /// An image as the root file system.
         Image = "image",
         /// Another root file system.

@@ -13,6 +13,7 @@ use crate::audit::trail::Trail;
 use crate::launch::prepared::Prepared;
 use crate::overlay::claim::Claim;
 use crate::overlay::ledger::{Ledger, SharedLedger};
+use crate::overlay::root_upper::RootUpper;
 use crate::report::error::Error;
 use crate::report::error::overlay::OverlayError;
 use crate::session::log::stats::Counts;
@@ -25,13 +26,20 @@ pub(crate) struct SessionLog {
     span: tracing::Span,
     /// The changes of an overlay, until they are discarded.
     ledger: Mutex<Option<SharedLedger>>,
-    /// The upper directory of a root that is an overlay.
-    root_upper: OnceLock<OwnedFd>,
+    /// What commands change in a root that is an overlay.
+    root_changes: OnceLock<RootChanges>,
+}
+
+/// What commands change in another root.
+struct RootChanges {
+    upper: OwnedFd,
+    /// The directory on a disk, which is emptied when this is dropped.
+    _place: Option<RootUpper>,
 }
 
 impl SessionLog {
     pub(crate) fn new(trail: Arc<Trail>, span: tracing::Span) -> Self {
-        Self { counts: Arc::default(), trail, span, ledger: Mutex::default(), root_upper: OnceLock::new() }
+        Self { counts: Arc::default(), trail, span, ledger: Mutex::default(), root_changes: OnceLock::new() }
     }
 
     pub(crate) fn counts(&self) -> &Arc<Counts> {
@@ -76,17 +84,23 @@ impl SessionLog {
         Ok(())
     }
 
-    /// Keeps what commands change in another root.
-    pub(crate) fn keep_root_upper(&self, upper: Option<OwnedFd>) {
-        if let Some(upper) = upper {
+    /// Keeps what commands change in another root: in memory, or in a directory.
+    pub(crate) fn keep_root_changes(
+        &self,
+        in_memory: Option<OwnedFd>,
+        on_disk: Option<RootUpper>,
+    ) -> Result<(), Error> {
+        let upper = on_disk.as_ref().map(|place| place.claim.upper()).transpose();
+        if let Some(upper) = upper.map_err(Error::io("open the changes of the root"))?.or(in_memory) {
             // It is set once, at the end of the set-up.
-            let _ = self.root_upper.set(upper);
+            let _ = self.root_changes.set(RootChanges { upper, _place: on_disk });
         }
+        Ok(())
     }
 
     /// The upper directory of a root that is an overlay.
     pub(crate) fn root_upper(&self) -> Option<&OwnedFd> {
-        self.root_upper.get()
+        self.root_changes.get().map(|changes| &changes.upper)
     }
 
     pub(crate) fn forget_changes(&self) {

@@ -13,6 +13,7 @@ use crate::launch::start;
 use crate::network::ask::Ask;
 use crate::overlay::claim::Claim;
 use crate::overlay::record::Heading;
+use crate::overlay::root_upper::RootUpper;
 use crate::plan::compile;
 use crate::plan::compile::CompileInputs;
 use crate::policy::Policy;
@@ -30,6 +31,8 @@ use crate::view::inputs::SandboxKind;
 /// Prepares a session that keeps `ready` workers ready, up to its first orders.
 pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> Result<Live, Error> {
     let (host, caller, kind) = (Host::detect_for(policy), Caller::current(), SandboxKind::Session { ready });
+    let (with_place, root_upper) = RootUpper::of(policy, &caller)?.unzip();
+    let policy = with_place.as_ref().unwrap_or(policy);
     let workspace: PathBuf = caller.absolute(&policy.workspace).components().collect();
     let begun = compile::begin(policy, &host, &caller, kind)?;
     let options = inputs::spawn_options(policy, &host, &caller);
@@ -67,9 +70,9 @@ pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> 
     if common_init.is_none() {
         zygote.refill();
     }
-    let SetUp { proxy, upper, root_upper } = zygote.set_up().await?;
+    let SetUp { proxy, upper, root_upper: in_memory } = zygote.set_up().await?;
     log.open_ledger(&prepared, upper, claim).await?;
-    log.keep_root_upper(root_upper);
+    log.keep_root_changes(in_memory, root_upper)?;
     // If the zygote has failed, `set_up` has told why.
     if let Some(ordered) = common_init {
         zygote.share(ordered?).await?;

@@ -8,12 +8,12 @@ use crate::report::error::overlay::OverlayError;
 use crate::session::Session;
 
 impl Session {
-    /// What commands changed in the session's image so far, for one more layer of a new image. The session goes
-    /// on with its changes when the snapshot is dropped; until then, no command starts. What a command left
-    /// running in the background may write meanwhile.
+    /// What commands changed in the session's image so far, for one more layer of a new image. The session
+    /// goes on with its changes when the snapshot is dropped; until then, no command starts. What a command
+    /// left running in the background may write meanwhile.
     ///
-    /// Only the root is in it, with its `/tmp`: no grant, no workspace, no `/dev/shm`. A mount point that Kennel
-    /// made is in it as an empty file or directory.
+    /// Only the root is in it, with its `/tmp`: no grant, no workspace, no `/dev/shm`. A mount point that
+    /// Kennel made is in it as an empty file or directory.
     ///
     #[cfg_attr(feature = "image", doc = "```no_run")]
     #[cfg_attr(not(feature = "image"), doc = "```ignore")]
@@ -34,7 +34,8 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// [`ImageError::NoImage`] for a session without an image; [`OverlayError::Running`] while a command runs.
+    /// [`ImageError::NoImage`] for a session without an image; [`OverlayError::Running`] while a command
+    /// runs.
     ///
     /// # Panics
     /// Outside of a tokio runtime with time enabled.

@@ -48,6 +48,8 @@ pub(crate) struct View {
     links: BTreeMap<OsString, PathBuf>,
     /// The root, if that is not the host's.
     pub(crate) root: Option<Arc<OtherRoot>>,
+    /// The directory that holds the changes of another root, if memory does not.
+    pub(crate) root_upper: Option<BindSource>,
     /// The overlay over the workspace, if the policy asks for one.
     pub(crate) overlay: Option<Overlaid>,
     /// The copy-on-write layers whose parts [`Node::Layered`] shows.

@@ -159,13 +159,17 @@ pub(crate) fn add_lower(root: &Fd, overlay: &Fd, lower: Inode<'_>) -> Result<(),
     added
 }
 
-/// Mounts an overlay over `root` in the working directory, with `upper` and `work` beside it, and enters it.
-/// See `Root`.
-pub(crate) fn overlay_root(overlay: &Fd) -> Result<Fd, Errno> {
+/// Mounts an overlay over `root` in the new root, and enters it. See `Root`.
+pub(crate) fn overlay_root(root: &Fd, overlay: &Fd, kept: Inode<'_>) -> Result<Fd, Errno> {
     sys::configure(overlay, c"source", ROOT_SOURCE)?;
+    if !kept.path.is_empty() {
+        sys::change_dir_to(&open_inode(kept)?)?;
+        // Nobody needs the changes after a crash of the host.
+        sys::configure_flag(overlay, c"volatile")?;
+    }
     with_upper(overlay)?;
     let mount = sys::new_mount(overlay, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)?;
-    sys::attach(&mount, &sys::open_path(None, c"root")?)?;
+    sys::attach(&mount, &sys::open_path(Some(root), c"root")?)?;
     sys::change_dir_to(&mount)?;
     Ok(mount)
 }

@@ -211,8 +211,9 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
             }
             mounts::add_lower(root, state.overlay.as_ref().ok_or(Errno(EINVAL))?, lower)
         }
-        Step::Root {} => {
-            state.root = Some(mounts::overlay_root(&state.overlay.take().ok_or(Errno(EINVAL))?)?);
+        Step::Root { kept } => {
+            let overlay = state.overlay.take().ok_or(Errno(EINVAL))?;
+            state.root = Some(mounts::overlay_root(state.root()?, &overlay, kept)?);
             Ok(())
         }
         Step::MakeMissing { parent, name, mode } => {

@@ -248,6 +248,7 @@ class Policy(_Keys):
     image: str | None = None
     root: Path | None = None
     user: str | None = None
+    image_upper: Path | None = None
     hostname: str | None = None
     tmp: str | None = None
     isolation: str | None = None

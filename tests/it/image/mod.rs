@@ -1,6 +1,7 @@
 //! `kennel image`: what becomes of archives and directories, and of the store of images.
 
 mod commands;
+mod disk;
 mod fixtures;
 mod forms;
 mod hostile;

@@ -58,7 +58,7 @@ impl Running {
     }
 
     /// `kennel run --image app:1 WORDS…`
-    fn run(&self, words: &[&str]) -> Output {
+    pub(super) fn run(&self, words: &[&str]) -> Output {
         let mut kennel = Command::new(kennel_path());
         kennel.args(["run", "--image", "app:1"]).args(words).env("KENNEL_IMAGES", self.images.store());
         kennel.env("LC_ALL", "C").output().unwrap()

@@ -17,12 +17,12 @@ use crate::support::{
 };
 
 /// A session `s` on `app:1`, as root of the image.
-struct Started {
+pub(super) struct Started {
     running: Running,
 }
 
 impl Started {
-    fn new(running: Running, flags: &[&str]) -> Self {
+    pub(super) fn new(running: Running, flags: &[&str]) -> Self {
         fs::DirBuilder::new().mode(0o700).create(running.images.at("run")).unwrap();
         let started = Self { running };
         let output = started.run(
@@ -43,19 +43,19 @@ impl Started {
         kennel
     }
 
-    fn run(&self, words: &[&str]) -> Output {
+    pub(super) fn run(&self, words: &[&str]) -> Output {
         self.command(words).output().unwrap()
     }
 
     /// What a script in the session says.
-    fn says(&self, script: &str) -> String {
+    pub(super) fn says(&self, script: &str) -> String {
         let output = self.run(&["exec", "s", "--", "sh", "-c", script]);
         assert!(output.status.success(), "{output:?}");
         stdout(&output)
     }
 
     /// What a script says in a sandbox of that image, as root of it.
-    fn in_image(&self, image: &str, script: &str) -> String {
+    pub(super) fn in_image(&self, image: &str, script: &str) -> String {
         let output = self.run(&[
             "run",
             "--image",
@@ -72,6 +72,10 @@ impl Started {
         ]);
         assert!(output.status.success(), "{output:?}");
         stdout(&output)
+    }
+
+    pub(super) fn running(&self) -> &Running {
+        &self.running
     }
 
     fn images(&self) -> &Images {

@@ -45,6 +45,12 @@ pub(crate) struct PolicyFlags {
     /// memory and end with the sandbox. Of the host only what --workspace, --ro and --rw name is shown.
     #[arg(long, value_name = "DIR", help_heading = "View", value_parser = values::path())]
     pub(crate) root: Option<PathBuf>,
+    /// Keep what commands change in the other root on a disk, until the end: in DIR, an empty directory of
+    /// yours, or with `disk` in the store of images.
+    ///
+    /// Without it the changes are in memory, at most --tmp-size. DIR is empty again afterwards.
+    #[arg(long, value_name = "DIR|disk", help_heading = "View", value_parser = values::path())]
+    pub(crate) image_upper: Option<PathBuf>,
     /// Run as this user of the other root.
     #[arg(long, value_name = "NAME|UID[:GROUP]", help_heading = "View")]
     pub(crate) user: Option<String>,

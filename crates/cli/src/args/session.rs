@@ -91,8 +91,8 @@ pub(crate) enum SessionAction {
     },
     /// Store the image of a session with what its commands changed, as a new image.
     ///
-    /// Only the root is in it, with its /tmp: no grant, no workspace. No command starts meanwhile; the session
-    /// goes on then. Prints the digest, then the name.
+    /// Only the root is in it, with its /tmp: no grant, no workspace. No command starts meanwhile; the
+    /// session goes on then. Prints the digest, then the name.
     #[command(after_help = help::SNAPSHOT)]
     Snapshot(Snapshot),
     /// End a session and every process in it.

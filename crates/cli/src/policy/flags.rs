@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use kennel::{
-    Audit, Error, ForeignProxy, Mount, Network, Overlay, Policy,
+    Audit, Error, ForeignProxy, ImageUpper, Mount, Network, Overlay, Policy,
     report::{Note, PolicyError},
 };
 
@@ -28,6 +28,7 @@ pub(crate) fn with_flags(start: Start, flags: &PolicyFlags) -> Result<Policy, Er
     if flags.names_root() {
         (policy.root, policy.image) = (flags.root.clone(), flags.image.clone());
     }
+    policy.image_upper = flags.image_upper.clone().map(ImageUpper::from).or(policy.image_upper);
     policy.user = flags.user.clone().or(policy.user);
     set(&mut policy.toolchains, flags.toolchains);
     set(&mut policy.caches, flags.caches);

@@ -99,10 +99,11 @@ fn compared(name: &OsStr, flags: &PolicyFlags) -> Result<Vec<Row>, Error> {
 /// # Errors
 /// Those of [`Sandbox::try_start`].
 fn start_once(mut policy: Policy) -> Result<(), Error> {
-    // No command runs, so leave out the audit log, the timeout and the caller's overlay directory.
+    // No command runs, so leave out the audit log, the timeout and the caller's directories for changes.
     policy.audit = None;
     policy.limits.timeout = None;
     policy.overlay = policy.overlay.filter(|overlay| overlay.upper.is_none());
+    policy.image_upper = None;
     process::runtime(process::IDLE_THREAD)?.block_on(async {
         let sandbox = Sandbox::new(&policy)?;
         let tried = progress::awaiting("starting a sandbox", sandbox.try_start()).await;

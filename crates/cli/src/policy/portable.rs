@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use kennel::{Error, Mount, Policy, report::PolicyError};
+use kennel::{Error, ImageUpper, Mount, Policy, report::PolicyError};
 
 /// Makes every path absolute and removes secrets.
 ///
@@ -19,10 +19,15 @@ pub(crate) fn portable(policy: Policy) -> Result<Policy, Error> {
     policy.network = policy.network.shown();
     absolute("workspace", &mut policy.workspace)?;
     let upper = policy.overlay.as_mut().and_then(|overlay| overlay.upper.as_mut());
+    let image_upper = match &mut policy.image_upper {
+        Some(ImageUpper::Directory(path)) => Some(path),
+        _ => None,
+    };
     let unix = policy.network.proxy.as_mut().map(|proxy| &mut proxy.unix);
     let others = [
         ("cwd", policy.cwd.as_mut()),
         ("overlay.upper", upper),
+        ("image_upper", image_upper),
         ("audit", policy.audit.as_mut().map(|audit| &mut audit.path)),
         ("network.proxy.unix", unix),
     ];

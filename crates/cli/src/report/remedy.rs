@@ -35,6 +35,7 @@ fn words(key: SettingKey) -> &'static str {
     match key {
         Profile => "--profile",
         Image => "--image",
+        ImageUpper => "--image-upper",
         Root => "--root",
         User => "--user",
         Workspace => "--workspace",

@@ -70,10 +70,11 @@ fn report_of(result: &Result<Finished, Error>) -> Report {
 
 /// Where the command runs.
 enum Confinement {
-    /// A sandbox that has already started to prepare: without an overlay nothing has to wait for the runtime.
+    /// A sandbox that has already started to prepare: without changes on a disk nothing has to wait for the
+    /// runtime.
     Sandbox(Sandbox),
-    /// A session with an overlay, and what to do with its changes.
-    Session(Choice),
+    /// A session, and with an overlay what to do with its changes.
+    Session(Option<Choice>),
 }
 
 /// How the command ended, and what became of its changes.
@@ -96,8 +97,8 @@ fn confine(run: &Run) -> Result<Finished, Error> {
     let words = words(run, &policy)?;
     let call @ (program, arguments) = words.split_first().ok_or_else(no_command)?;
     let mut confinement = match (choice, &prompt) {
-        (Some(choice), _) => Confinement::Session(choice),
-        (None, prompt) => {
+        (choice, _) if choice.is_some() || policy.image_upper.is_some() => Confinement::Session(choice),
+        (_, prompt) => {
             let sandbox = Sandbox::eager(&policy)?;
             Confinement::Sandbox(match (prompt, &learning) {
                 (Some(prompt), _) => sandbox.on_request(ask::LONGEST, prompt.callback()),
@@ -118,7 +119,7 @@ fn confine(run: &Run) -> Result<Finished, Error> {
                 Ok(Finished { outcome: ended?, settled: Ok(Settled::default()), learned: Ok(None) })
             }
             Confinement::Session(choice) => {
-                in_session(run, &policy, prompt.as_ref(), learning.as_ref(), choice, call).await
+                in_session(run, &policy, prompt.as_ref(), learning.as_ref(), choice.as_mut(), call).await
             }
         }
     });
@@ -162,7 +163,7 @@ async fn in_session(
     policy: &Policy,
     prompt: Option<&Prompt>,
     learning: Option<&Learning>,
-    choice: &mut Choice,
+    mut choice: Option<&mut Choice>,
     (program, arguments): (&OsString, &[OsString]),
 ) -> Result<Finished, Error> {
     start_blocking_thread().await?;
@@ -175,10 +176,17 @@ async fn in_session(
         }
         progress::awaiting("preparing the sandbox", builder.prepare()).await
     };
-    let session = choice.prepare(policy, prepare).await?;
+    let session = match &mut choice {
+        Some(choice) => choice.prepare(policy, prepare).await?,
+        None => prepare(policy).await?,
+    };
     let mut command = session.command(program);
     command.args(arguments);
     let mut ended = until_outcome(run, policy, prompt, command).await;
+    let Some(choice) = choice else {
+        session.shutdown().await;
+        return Ok(Finished { outcome: ended?, settled: Ok(Settled::default()), learned: Ok(None) });
+    };
     let settled = match &mut ended {
         Ok(outcome) => progress::awaiting("looking at the changes", choice.settle(&session, outcome)).await,
         Err(_) => None,
