@@ -5,6 +5,7 @@ mod fixtures;
 mod forms;
 mod hostile;
 mod pull;
+mod puller;
 mod registry;
 mod run;
 mod shared;
