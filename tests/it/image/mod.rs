@@ -3,6 +3,7 @@
 mod commands;
 mod fixtures;
 mod forms;
+mod full;
 mod hostile;
 mod pull;
 mod puller;
