@@ -2,6 +2,7 @@
 
 mod applied;
 mod archives;
+mod fuzz;
 mod hostile;
 mod images;
 mod locks;
@@ -60,6 +61,11 @@ impl TestStore {
     /// Whether nothing is half made.
     pub(crate) fn is_tidy(&self) -> bool {
         fs::read_dir(self.store.path().join("tmp")).expect("tmp").next().is_none()
+    }
+
+    /// Whether nothing is beside the store.
+    pub(crate) fn is_alone(&self) -> bool {
+        fs::read_dir(self.directory.path()).expect("readable").count() == 1
     }
 
     pub(crate) fn stored_layers(&self) -> usize {
