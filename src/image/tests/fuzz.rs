@@ -195,7 +195,7 @@ fn imported(archive: &[u8]) -> Result<bool, TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(96))]
 
     #[test]
     fn damaged_layers_are_refused_or_applied_and_leave_nothing(

@@ -16,6 +16,7 @@ use std::io::{Cursor, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use proptest::prelude::ProptestConfig;
 use tar::{Builder, EntryType, Header};
 
 use crate::image::{Digest, Image, ImageError, LayerBlob, Reference, Store, StoreWriter, StoredLayer};
@@ -72,6 +73,13 @@ impl TestStore {
         let entries = fs::read_dir(self.store.path().join("layers")).expect("layers");
         entries.filter(|entry| entry.as_ref().expect("an entry").path().is_dir()).count()
     }
+}
+
+/// How many cases a test at random has, if PROPTEST_CASES does not say another number.
+fn cases(usual: u32) -> ProptestConfig {
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    let is_set = std::env::var_os("PROPTEST_CASES").is_some();
+    ProptestConfig { cases: if is_set { config.cases } else { usual }, ..config }
 }
 
 /// A configuration for these layers.

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 use tar::EntryType;
 
 use super::*;
@@ -382,10 +384,10 @@ fn change() -> impl Strategy<Value = Change> {
 
 fn spelling() -> impl Strategy<Value = Spelling> {
     prop_oneof![
-        40 => Just(Spelling::Plain),
-        10 => Just(Spelling::Dotted),
-        10 => Just(Spelling::Pax),
-        5 => Just(Spelling::GnuLong),
+        160 => Just(Spelling::Plain),
+        40 => Just(Spelling::Dotted),
+        40 => Just(Spelling::Pax),
+        20 => Just(Spelling::GnuLong),
         1 => Just(Spelling::Absolute),
         1 => Just(Spelling::Parent),
     ]
@@ -425,25 +427,44 @@ fn shown_lines(merged: &Merged) -> Vec<String> {
     model_lines(&merged.iter().map(|(path, shown)| (path.clone(), node(shown))).collect())
 }
 
+fn layers() -> impl Strategy<Value = Vec<Vec<(Change, Spelling)>>> {
+    prop::collection::vec(layer(), 1..4)
+}
+
+/// What the model makes of layers.
+fn modelled(layers: &[Vec<(Change, Spelling)>]) -> Result<Model, Refused> {
+    let mut model = Model::default();
+    for layer in layers {
+        model.own.clear();
+        layer.iter().try_for_each(|(change, spelling)| model.spelled(change, *spelling))?;
+    }
+    Ok(model)
+}
+
 proptest! {
-    // PROPTEST_CASES=100000 makes it long.
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(256))]
 
     #[test]
-    fn layers_show_what_the_model_has(layers in prop::collection::vec(layer(), 1..4)) {
-        let mut model = Model::default();
-        let expected = layers.iter().try_for_each(|layer| {
-            model.own.clear();
-            layer.iter().try_for_each(|(change, spelling)| model.spelled(change, *spelling))
-        });
+    fn layers_show_what_the_model_has(layers in layers()) {
         let archives: Vec<Vec<u8>> = layers.iter().map(|layer| archive(layer)).collect();
         let store = TestStore::new();
-        match (store.merged(&archives), expected) {
-            (Ok(merged), Ok(())) => prop_assert_eq!(shown_lines(&merged), model_lines(&model.tree)),
+        match (store.merged(&archives), modelled(&layers)) {
+            (Ok(merged), Ok(model)) => prop_assert_eq!(shown_lines(&merged), model_lines(&model.tree)),
             (Err(ImageError::Entry { .. }), Err(Refused)) => {}
-            (found, expected) => prop_assert!(false, "{:?}, expected {:?}", found.map(|it| lines(&it)), expected),
+            (found, expected) => prop_assert!(
+                false, "{:?}, expected {:?}", found.map(|it| lines(&it)), expected.map(|it| model_lines(&it.tree))
+            ),
         }
         prop_assert!(store.is_tidy());
         prop_assert!(store.is_alone(), "something is beside the store");
     }
+}
+
+/// Else the other test compares little.
+#[test]
+fn many_layers_at_random_are_images() {
+    let (strategy, mut runner) = (layers(), TestRunner::deterministic());
+    let mut is_image = || modelled(&strategy.new_tree(&mut runner).expect("layers").current()).is_ok();
+    let images = (0..1_000).filter(|_| is_image()).count();
+    assert!(images > 200, "{images} of 1000");
 }
