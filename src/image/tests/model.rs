@@ -257,7 +257,8 @@ fn sparse(tar: Tar, name: &str, spelling: Spelling, form: SparseForm, pieces: &[
         at += u64::from(*gap) + u64::from(*length);
     }
     let size = (at + u64::from(end)).to_string();
-    let mut data: Vec<u8> = map.iter().flat_map(|(_, length)| vec![b'x'; *length as usize]).collect();
+    let mut data: Vec<u8> =
+        map.iter().flat_map(|(_, length)| vec![b'x'; usize::try_from(*length).expect("short")]).collect();
     let kind = if matches!(form, SparseForm::Gnu) { EntryType::GNUSparse } else { EntryType::Regular };
     let mut header = Tar::header(kind, b"", 0o644);
     let mut records: Vec<(&str, Vec<u8>)> = Vec::new();
