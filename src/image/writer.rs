@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
@@ -33,6 +33,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// The directory of a layer in its temporary one.
 const TREE: &str = "tree";
+
+/// A file of the store in its temporary directory.
+const RECORD: &str = "record";
 
 /// A store that is open for writing.
 #[derive(Clone, Debug)]
@@ -98,8 +101,14 @@ impl Store {
         self.check()?;
         [NAMES, IMAGES, LAYERS, TEMPORARY].iter().try_for_each(|name| make(&self.path().join(name)))?;
         let writer = StoreWriter { store: self.clone(), limits: ImageLimits::default() };
-        writer.probe()?;
+        // First, as it makes room.
         writer.clean_up()?;
+        match writer.probe() {
+            // Images can be removed from a full disk. Who writes to it is told then.
+            Err(ImageError::Io { source, .. } | ImageError::FileSystem { source, .. })
+                if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {}
+            probed => probed?,
+        }
         Ok(writer)
     }
 }
@@ -128,14 +137,8 @@ impl StoreWriter {
     fn probe(&self) -> Result<(), ImageError> {
         let work = WorkDirectory::make(&self.store)?;
         let path = self.store.path();
-        let lacks = |lacks| {
-            move |source: io::Error| match source.raw_os_error() {
-                Some(libc::ENOSPC | libc::EDQUOT) => {
-                    ImageError::Io { what: "write to", path: path.to_owned(), source }
-                }
-                _ => ImageError::FileSystem { path: path.to_owned(), lacks, source },
-            }
-        };
+        let lacks =
+            |lacks| move |source: io::Error| ImageError::FileSystem { path: path.to_owned(), lacks, source };
         let made = tree::make_whiteout(&*work.directory, "whiteout".as_ref());
         made.map_err(|errno| lacks("whiteouts (device 0:0)")(errno.into()))?;
         tree::make_opaque(&*work.directory).map_err(lacks("user extended attributes"))?;
@@ -308,12 +311,38 @@ impl StoreWriter {
     /// names, which are taken from the images that had them. Waits until all of it is on the disk.
     ///
     /// # Errors
-    /// The configuration is none, or names other layers.
+    /// The configuration is none, or names other layers; or the store cannot be written. Then nothing has
+    /// changed.
     pub fn add_image(
         &self,
         config: &[u8],
         layers: &[StoredLayer],
         names: &[Reference],
+    ) -> Result<Image, ImageError> {
+        self.add(config, layers, names, None)
+    }
+
+    /// The same for an image from a registry, with the digest of the manifest or index that the registry has
+    /// for the name. [`Store::manifest`] gives it back.
+    ///
+    /// # Errors
+    /// As [`add_image`](Self::add_image).
+    pub fn add_pulled_image(
+        &self,
+        config: &[u8],
+        layers: &[StoredLayer],
+        name: &Reference,
+        manifest: &Digest,
+    ) -> Result<Image, ImageError> {
+        self.add(config, layers, std::slice::from_ref(name), Some(*manifest))
+    }
+
+    fn add(
+        &self,
+        config: &[u8],
+        layers: &[StoredLayer],
+        names: &[Reference],
+        manifest: Option<Digest>,
     ) -> Result<Image, ImageError> {
         let refused = |reason: &str| {
             Err(ImageError::Document { what: "image configuration", reason: reason.to_owned() })
@@ -337,13 +366,16 @@ impl StoreWriter {
         // it. Until then no image leads to them, and the next writer removes them.
         let synced = File::open(self.store.path()).and_then(|store| Ok(syncfs(store)?));
         synced.map_err(ImageError::io("write to disk", self.store.path()))?;
+        // Written before the image gets its place, so that none is left without its names on a full disk.
+        let names = names.iter().map(|name| self.name_record(&digest, name, manifest));
+        let names = names.collect::<Result<Vec<_>, _>>()?;
         let known = self.store.lock_image(&digest, FlockArg::LockShared)?;
         let is_whole = |ids: &[String]| ids.iter().all(|id| self.store.layer_path(id).is_dir());
         let _lease = match known {
             Some(known) if is_whole(&known.record.layers) => known.lock,
-            _ => self.write(&record, &self.store.image_path(&digest))?,
+            _ => self.write(&record, self.store.image_path(&digest))?.put()?,
         };
-        names.iter().try_for_each(|name| self.add_name(&digest, name))?;
+        names.into_iter().try_for_each(|name| name.put().map(drop))?;
         let lost = || ImageError::NotFound { name: digest.to_string() };
         self.store.image(&digest)?.ok_or_else(lost)
     }
@@ -353,57 +385,58 @@ impl StoreWriter {
     /// # Errors
     /// The store has no such image; a digest of an image is no name.
     pub fn add_name(&self, image: &Digest, name: &Reference) -> Result<(), ImageError> {
-        self.write_name(image, name, None)
+        let record = self.name_record(image, name, None)?;
+        // While it is locked nobody removes it for want of a name.
+        let not_found = || ImageError::NotFound { name: image.to_string() };
+        let _lease = self.store.lock_record(image, FlockArg::LockShared)?.ok_or_else(not_found)?;
+        record.put().map(drop)
     }
 
-    /// The same for an image from a registry, with the digest of the manifest or index that the registry has
-    /// for the name. [`Store::manifest`] gives it back.
-    ///
-    /// # Errors
-    /// As [`add_name`](Self::add_name).
-    pub fn add_pulled_name(
-        &self,
-        image: &Digest,
-        name: &Reference,
-        manifest: &Digest,
-    ) -> Result<(), ImageError> {
-        self.write_name(image, name, Some(*manifest))
-    }
-
-    fn write_name(
+    fn name_record(
         &self,
         image: &Digest,
         name: &Reference,
         manifest: Option<Digest>,
-    ) -> Result<(), ImageError> {
+    ) -> Result<WrittenRecord, ImageError> {
         let Some(name) = name.name() else {
             let reason = "the digest of an image is no name";
             return Err(ImageError::Reference { text: name.to_string(), reason });
         };
-        // While it is locked nobody removes it for want of a name.
-        let not_found = || ImageError::NotFound { name: image.to_string() };
-        let _lease = self.store.lock_record(image, FlockArg::LockShared)?.ok_or_else(not_found)?;
         let path = self.store.name_path(&name);
-        self.write(&NameRecord { name, image: *image, manifest }, &path).map(drop)
+        self.write(&NameRecord { name, image: *image, manifest }, path)
     }
 
     /// Writes a file of the store as a whole, and waits until it is on the disk. It has a shared lock from
-    /// its beginning.
-    fn write(&self, record: &impl Serialize, to: &Path) -> Result<Flock<File>, ImageError> {
-        let failed = || ImageError::io("write", to);
+    /// its beginning, and its place later.
+    fn write(&self, record: &impl Serialize, to: PathBuf) -> Result<WrittenRecord, ImageError> {
+        let failed = || ImageError::io("write", &to);
         let work = WorkDirectory::make(&self.store)?;
-        let path = work.path.join("record");
         let mut options = fs::OpenOptions::new();
-        let file =
-            options.read(true).write(true).create_new(true).mode(0o600).open(&path).map_err(failed())?;
+        options.read(true).write(true).create_new(true).mode(0o600);
+        let file = options.open(work.path.join(RECORD)).map_err(failed())?;
         let lock = lock_file(file, FlockArg::LockShared).map_err(|errno| failed()(errno.into()))?;
         let text = serde_json::to_vec(record).map_err(|error| failed()(error.into()))?;
         let mut file = &*lock;
-        let written = file.write_all(&text).and_then(|()| file.sync_all());
-        written.and_then(|()| fs::rename(&path, to)).map_err(failed())?;
-        let directory = to.parent().map(File::open).transpose().map_err(failed())?;
+        file.write_all(&text).and_then(|()| file.sync_all()).map_err(failed())?;
+        Ok(WrittenRecord { work, lock, to })
+    }
+}
+
+/// A file of the store that is not in its place yet. Dropping it removes it.
+struct WrittenRecord {
+    work: WorkDirectory,
+    lock: Flock<File>,
+    to: PathBuf,
+}
+
+impl WrittenRecord {
+    /// Puts it there, in place of another one.
+    fn put(self) -> Result<Flock<File>, ImageError> {
+        let failed = || ImageError::io("write", &self.to);
+        fs::rename(self.work.path.join(RECORD), &self.to).map_err(failed())?;
+        let directory = self.to.parent().map(File::open).transpose().map_err(failed())?;
         directory.map(|directory| directory.sync_all()).transpose().map_err(failed())?;
-        Ok(lock)
+        Ok(self.lock)
     }
 }
 

@@ -14,6 +14,9 @@ use crate::report::error::import::ImportError;
 /// Bytes of a compressed archive that are looked at before all of it is decompressed.
 const PREFIX: u64 = 1 << 20;
 
+/// Bytes that are copied at once.
+const PIECE: usize = 64 << 10;
+
 /// Beginnings of files that are no images, and what they are.
 const OTHERS: [(&[u8], &str, Option<&str>); 8] = [
     (b"PK\x03\x04", "a ZIP archive", None),
@@ -172,8 +175,8 @@ fn archive(part: Part, path: &Path) -> Result<Contents, ImportError> {
 /// stream. An archive of images is decompressed, so that its members can be found by offsets.
 fn compressed(part: Part, path: &Path, spool: &Spool<'_>) -> Result<Contents, ImportError> {
     let mut plain = compression::decoder(part.clone()).map_err(read(path))?;
-    let mut file = (spool.make)().map_err(read(Path::new("the store")))?;
-    let copied = io::copy(&mut (&mut plain).take(PREFIX), &mut file).map_err(read(path))?;
+    let mut file = (spool.make)().map_err(kept)?;
+    let copied = pass(&mut plain, &mut file, path, PREFIX)?;
     let prefix = Part::whole(Arc::new(file.try_clone().map_err(read(path))?)).map_err(read(path))?;
     let beginning = prefix.beginning(512).map_err(read(path))?;
     if !is_header(&beginning) {
@@ -188,18 +191,34 @@ fn compressed(part: Part, path: &Path, spool: &Spool<'_>) -> Result<Contents, Im
 
 /// Copies a stream to a temporary file.
 fn spooled(stream: &mut File, path: &Path, spool: &Spool<'_>) -> Result<File, ImportError> {
-    let mut file = (spool.make)().map_err(read(Path::new("the store")))?;
+    let mut file = (spool.make)().map_err(kept)?;
     copy(stream, &mut file, path, spool.limit, spool.limit)?;
     Ok(file)
 }
 
 fn copy(from: &mut dyn Read, to: &mut File, path: &Path, most: u64, limit: u64) -> Result<(), ImportError> {
-    let copied = io::copy(&mut from.take(most.saturating_add(1)), to).map_err(read(path))?;
-    to.flush().map_err(read(path))?;
-    match copied > most {
+    match pass(from, to, path, most.saturating_add(1))? > most {
         true => Err(ImportError::TooLarge { limit }),
         false => Ok(()),
     }
+}
+
+/// Copies at most so many bytes, and answers how many it were. `io::copy` does not tell which side failed.
+fn pass(from: &mut dyn Read, to: &mut File, path: &Path, most: u64) -> Result<u64, ImportError> {
+    let (mut from, mut piece, mut copied) = (from.take(most), vec![0; PIECE], 0);
+    loop {
+        let count = match from.read(&mut piece) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            count => count.map_err(read(path))?,
+        };
+        let Some(bytes) = piece.get(..count).filter(|bytes| !bytes.is_empty()) else { return Ok(copied) };
+        to.write_all(bytes).map_err(kept)?;
+        copied += count as u64;
+    }
+}
+
+fn kept(source: io::Error) -> ImportError {
+    ImportError::Copy { source }
 }
 
 /// The error for a content that is no archive.

@@ -2,6 +2,7 @@
 
 mod applied;
 mod archives;
+mod fuzz;
 mod hostile;
 mod images;
 mod locks;
@@ -15,6 +16,7 @@ use std::io::{Cursor, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use proptest::prelude::ProptestConfig;
 use tar::{Builder, EntryType, Header};
 
 use crate::image::{Digest, Image, ImageError, LayerBlob, Reference, Store, StoreWriter, StoredLayer};
@@ -62,10 +64,22 @@ impl TestStore {
         fs::read_dir(self.store.path().join("tmp")).expect("tmp").next().is_none()
     }
 
+    /// Whether nothing is beside the store.
+    pub(crate) fn is_alone(&self) -> bool {
+        fs::read_dir(self.directory.path()).expect("readable").count() == 1
+    }
+
     pub(crate) fn stored_layers(&self) -> usize {
         let entries = fs::read_dir(self.store.path().join("layers")).expect("layers");
         entries.filter(|entry| entry.as_ref().expect("an entry").path().is_dir()).count()
     }
+}
+
+/// How many cases a test at random has, if PROPTEST_CASES does not say another number.
+fn cases(usual: u32) -> ProptestConfig {
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    let is_set = std::env::var_os("PROPTEST_CASES").is_some();
+    ProptestConfig { cases: if is_set { config.cases } else { usual }, ..config }
 }
 
 /// A configuration for these layers.

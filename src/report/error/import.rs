@@ -18,6 +18,12 @@ pub enum ImportError {
         /// The cause.
         source: io::Error,
     },
+    /// It had to be copied to the store first, which cannot be written.
+    #[error("copy it to the image store")]
+    Copy {
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// It is something else.
     #[error("it is {what}, which is no image")]
     Other {
@@ -112,6 +118,7 @@ impl ImportError {
                 io::ErrorKind::NotFound => "name a file or a directory that is there, or - for stdin".into(),
                 _ => return None,
             },
+            Self::Copy { source } => crate::report::shortage::of_writing(source)?.into(),
             Self::Other { remedy, .. } => (*remedy)?.into(),
             Self::Compression { compression, .. } => {
                 format!("decompress it first ({compression} -d), or compress it with gzip or zstd").into()

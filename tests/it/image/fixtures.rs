@@ -18,10 +18,16 @@ use crate::support::{TempDir, kennel_path, skip, stderr, stdout};
 
 /// Whether the file system of /tmp can hold layers.
 pub(crate) fn can_hold_layers() -> bool {
-    let place = TempDir::new("kennel-images-", "/tmp");
-    let probe = place.path().join("probe");
-    mknod(&probe, SFlag::S_IFCHR, Mode::S_IRUSR, makedev(0, 0)).is_ok()
-        && xattr::set(place.path(), "user.overlay.opaque", b"n").is_ok()
+    holds_layers(TempDir::new("kennel-images-", "/tmp").path())
+}
+
+/// Whether the file system of a directory can.
+pub(super) fn holds_layers(place: &Path) -> bool {
+    let probe = place.join("probe");
+    let holds = mknod(&probe, SFlag::S_IFCHR, Mode::S_IRUSR, makedev(0, 0)).is_ok()
+        && xattr::set(place, "user.overlay.opaque", b"n").is_ok();
+    let _ = fs::remove_file(&probe);
+    holds
 }
 
 /// A store, and a directory for files beside it.

@@ -1,91 +1,19 @@
 //! `kennel image pull`, from registries on loopback: what it asks, what it keeps, what it refuses.
 
-use std::process::{Command, Output};
+use std::process::Command;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     fixtures::{Image, Images, Tar, digest, gzip},
+    puller::{layer, puller},
     registry::{Content, Registry, Request, Response, entry, index, path_of},
 };
 use crate::support::{kennel_path, stderr, stdout};
 
-/// Variables of the caller that would lead elsewhere.
-const ELSEWHERE: [&str; 9] = [
-    "HTTP_PROXY",
-    "http_proxy",
-    "HTTPS_PROXY",
-    "https_proxy",
-    "ALL_PROXY",
-    "all_proxy",
-    "REGISTRY_AUTH_FILE",
-    "XDG_RUNTIME_DIR",
-    "SSL_CERT_DIR",
-];
-
 /// The platform of this machine.
 fn here() -> String {
     format!("linux/{}", if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" })
-}
-
-fn layer(name: &str) -> Vec<u8> {
-    Tar::new().dir("etc/").file(&format!("etc/{name}"), name).bytes()
-}
-
-/// A store whose user speaks plain HTTP with some registries.
-struct Puller(Images);
-
-impl Puller {
-    fn new(plain: &[&Registry]) -> Option<Self> {
-        let images = Images::new()?;
-        let hosts: Vec<&str> = plain.iter().map(|registry| registry.host.as_str()).collect();
-        images.file("config/kennel/config.toml", format!("images.insecure_registries = {hosts:?}\n"));
-        Some(Self(images))
-    }
-
-    fn prepare<'c>(&self, command: &'c mut Command) -> &'c mut Command {
-        ELSEWHERE.iter().for_each(|name| {
-            command.env_remove(name);
-        });
-        command.env("HOME", self.0.at("home")).env("DOCKER_CONFIG", self.0.at("docker"));
-        command.env("KENNEL_IMAGES", self.0.store()).env("XDG_CONFIG_HOME", self.0.at("config"))
-    }
-
-    fn run(&self, words: &[&str]) -> Output {
-        self.prepare(&mut self.0.command(words)).output().unwrap()
-    }
-
-    fn pull(&self, name: &str) -> String {
-        let output = self.run(&["pull", name]);
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        stdout(&output)
-    }
-
-    fn json(&self, name: &str) -> Value {
-        let output = self.run(&["pull", "--json", name]);
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-
-    /// What it says about an image of which nothing is kept.
-    fn refused(&self, name: &str) -> String {
-        let output = self.run(&["pull", name]);
-        assert_eq!((output.status.code(), stdout(&output)), (Some(125), String::new()), "{output:?}");
-        assert_eq!((self.0.left(), self.0.list()), (Vec::new(), Vec::new()), "{name}");
-        stderr(&output)
-    }
-
-    fn login(&self, host: &str, auth: Value) {
-        self.0.file("docker/config.json", json!({ "auths": { host: auth } }).to_string());
-    }
-}
-
-/// Leaves a test on a host whose /tmp holds no layers.
-macro_rules! puller {
-    ($($registry:expr),*) => {{
-        let Some(puller) = Puller::new(&[$(&$registry),*]) else { return };
-        puller
-    }};
 }
 
 #[test]

@@ -132,9 +132,7 @@ fn fetch(
         }
     };
     let layers = layers::store(writer, &registry, &image.layers, found, &failed, &told)?;
-    let stored = writer.add_image(&image.config, &layers, &[])?;
-    // Kept by `stored`, it has no name for this moment.
-    writer.add_pulled_name(&stored.digest, name, &image.manifest)?;
+    let stored = writer.add_pulled_image(&image.config, &layers, name, &image.manifest)?;
     Ok(Pulled {
         digest: stored.digest,
         name: name.familiar(),

@@ -8,7 +8,6 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
 use kennel::{
@@ -18,7 +17,7 @@ use kennel::{
 use reqwest::{
     Method, StatusCode,
     blocking::{Client, ClientBuilder, RequestBuilder, Response},
-    header::{ACCEPT, CONTENT_RANGE, RANGE, RETRY_AFTER},
+    header::{ACCEPT, CONTENT_RANGE, RANGE},
     redirect::Policy,
 };
 
@@ -27,7 +26,7 @@ use super::{
     cause::{innermost, is_cut, is_of_tls},
     credentials::Credentials,
     endpoint::Endpoint,
-    patience::{LONGEST_PAUSE, Patience, Trouble},
+    patience::{LONGEST_PAUSE, Patience, Trouble, asked},
     words,
 };
 
@@ -282,8 +281,7 @@ impl Registry {
         if matches!(status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
             return Ok(response);
         }
-        let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-        let after = after.map(Duration::from_secs);
+        let after = asked(response.headers());
         let mut words = words::of(response);
         if let Some(after) = after.filter(|after| *after > LONGEST_PAUSE) {
             words += if words.is_empty() { "" } else { "; " };

@@ -127,13 +127,17 @@ fn cuts_after_much_progress_count_anew() {
 
 #[test]
 fn the_registry_says_how_long_to_wait_within_reason() {
-    let busy = |seconds: u32| answer("429 Busy", &format!("Retry-After: {seconds}\r\n"), "", 0);
+    let busy = |after: &str| {
+        let head = format!("Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nRetry-After: {after}\r\n");
+        (answer("429 Busy", &head, "", 0), false)
+    };
     let fine = answer("200 OK", "", "x", 1);
-    let (host, _served) = server(vec![(busy(7), false), (busy(60), false), (fine, false)]);
+    let (host, _served) =
+        server(vec![busy("7"), busy("60"), busy("Sun, 06 Nov 1994 08:49:57 GMT"), (fine, false)]);
     let (patient, pauses) = registry(&host, Duration::from_secs(60));
     assert_eq!(fetch(&patient, 1).expect("a blob"), "x");
-    assert_eq!(*pauses.lock().expect("no panic"), [7, 60].map(Duration::from_secs));
-    let (host, _served) = server(vec![(busy(61), false)]);
+    assert_eq!(*pauses.lock().expect("no panic"), [7, 60, 20].map(Duration::from_secs));
+    let (host, _served) = server(vec![busy("61")]);
     let (patient, pauses) = registry(&host, Duration::from_secs(60));
     let error = fetch(&patient, 1).expect_err("it is too long");
     assert_eq!(error.to_string(), format!("{host}: 429: it asks to wait 61 s"));
