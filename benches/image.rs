@@ -1,5 +1,5 @@
-//! Measures what an image costs: in the preparation of a session, in its commands and in memory, each beside a
-//! session on the host's system; and unpacking, beside tar, and snapshots.
+//! Measures what an image costs: in the preparation of a session, in its commands and in memory, each beside
+//! a session on the host's system; and unpacking, beside tar, and snapshots.
 //!
 //! `cargo bench --features image --bench image [PAIRS]`; `ONLY=…` picks one of prepare, exec, memory, unpack,
 //! snapshot.
@@ -18,7 +18,7 @@ use std::{
 use flate2::{Compression, write::GzEncoder};
 use kennel::{
     ImageUpper, Isolation, Policy, Profile, Session,
-    image::{LayerBlob, Reference, Store, StoredLayer, StoreWriter},
+    image::{LayerBlob, Reference, Store, StoreWriter, StoredLayer},
 };
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
@@ -153,7 +153,9 @@ impl Bench {
                 let session = self.session(&self.policy(image).isolation(isolation), 8);
                 let (mut ours, mut bare) = (Vec::new(), Vec::new());
                 for _ in 0..pairs * 4 {
-                    bare.push(timed(|| assert!(Command::new(&program).status().expect("a program").success())));
+                    bare.push(timed(|| {
+                        assert!(Command::new(&program).status().expect("a program").success())
+                    }));
                     ours.push(timed(|| {
                         let run = async { session.command(path).stdin(kennel::Stdio::null()).status().await };
                         assert!(self.runtime.block_on(run).expect("an outcome").status.success());
@@ -214,7 +216,10 @@ impl Bench {
             tar.push(timed(|| assert!(command.status().expect("tar").success())));
         }
         let (ours, tar) = (median(&mut ours) / 1e3, median(&mut tar) / 1e3);
-        println!("| tar xzf | {tar:.2} | 1.00 |\n| the store, with both digests | {ours:.2} | {:.2} |", ours / tar);
+        println!(
+            "| tar xzf | {tar:.2} | 1.00 |\n| the store, with both digests | {ours:.2} | {:.2} |",
+            ours / tar
+        );
     }
 
     /// A snapshot of many small files.

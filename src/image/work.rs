@@ -18,6 +18,7 @@ use crate::sys;
 pub(crate) const TEMPORARY: &str = "tmp";
 
 /// A file below `tmp/` without a name, so that nothing of it is left.
+#[cfg(feature = "image")]
 pub(crate) fn unnamed_file(store: &Store) -> io::Result<File> {
     let mut options = File::options();
     let unnamed = options.read(true).write(true).custom_flags(libc::O_TMPFILE | libc::O_EXCL);
@@ -85,6 +86,7 @@ impl WorkDirectory {
     }
 
     /// Removes it, and tells if that fails.
+    #[cfg(feature = "image")]
     pub(crate) fn remove(self) -> Result<(), ImageError> {
         remove_tree(&self.path).map_err(ImageError::io("remove", &self.path))
     }

@@ -1,5 +1,7 @@
 //! What macOS cannot hold: which policies are refused for it, and what the report of a command says.
 
+use std::path::PathBuf;
+
 use Protection::{
     Capabilities, CgroupNamespace, CoreDumps, CpuTime, Cpus, Cpuset, FileSize, Io, IpcNamespace, Keyring,
     Landlock, LandlockNetwork, LandlockScope, Memory, MountNamespace, NetworkNamespace, NoNewPrivs,

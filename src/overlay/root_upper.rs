@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use nix::sys::stat::{Mode, mkdirat};
+
 use crate::caller::Caller;
 use crate::image::work::{TEMPORARY, WorkDirectory};
 use crate::image::{ImageError, Store};
@@ -56,6 +58,7 @@ fn own_directory(caller: &Caller) -> Result<(PathBuf, WorkDirectory), ImageError
     WorkDirectory::clean_up(&store)?;
     let own = WorkDirectory::make(&store)?;
     let path = own.path.join(CHANGES);
-    make(&path)?;
+    let made = mkdirat(&*own.directory, CHANGES, Mode::S_IRWXU);
+    made.map_err(|errno| ImageError::io("make", &path)(errno.into()))?;
     Ok((path, own))
 }

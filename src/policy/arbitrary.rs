@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kennel::{
-    Audit, Caches, Cgroup, Env, EnvBase, ForeignProxy, Git, IoLimits, Isolation, Limits, Mount, Network,
-    NetworkLimits, NetworkMode, OnUnavailable, Overlay, Policy, Profile, Requirement, Requirements, Size,
-    Span, TmpLife, Toolchains,
+    Audit, Caches, Cgroup, Env, EnvBase, ForeignProxy, Git, ImageUpper, IoLimits, Isolation, Limits, Mount,
+    Network, NetworkLimits, NetworkMode, OnUnavailable, Overlay, Policy, Profile, Requirement, Requirements,
+    Size, Span, TmpLife, Toolchains,
     report::{Protection, Wording},
 };
 use proptest::collection::{btree_map, vec};
