@@ -35,8 +35,8 @@ const PROBE: &str = "user.kennel.probe";
 const MAX_TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// How often, and how far apart, to look whether kept changes are free. A session that was just stopped
-/// tidies them up.
+/// How often, and how far apart, to look whether a directory is free. A session that was just stopped tidies
+/// it up.
 const MAX_WAITS: u32 = 100;
 const WAIT: Duration = Duration::from_millis(20);
 
@@ -61,20 +61,26 @@ impl Claim {
     pub(crate) fn take(path: &Path, workspace: &Path, keeps: Option<Heading>) -> Result<Self, OverlayError> {
         let mode = fs::metadata(workspace).map(|metadata| metadata.mode() & 0o1777);
         let mode = mode.map_err(|source| OverlayError::io("look at the workspace", workspace, source))?;
-        Self::take_with_mode(path, mode, keeps)
+        let waits = if keeps.is_some() { MAX_WAITS } else { 0 };
+        Self::take_with_mode(path, waits, mode, keeps)
     }
 
-    /// The same for changes of another root, which nobody keeps.
+    /// The same for changes of another root, which nobody keeps. Waits a moment for a session that ends.
     ///
     /// # Errors
     /// As [`take`](Self::take).
     pub(crate) fn take_for_root(path: &Path) -> Result<Self, OverlayError> {
-        Self::take_with_mode(path, ROOT_MODE, None)
+        Self::take_with_mode(path, MAX_WAITS, ROOT_MODE, None)
     }
 
-    fn take_with_mode(path: &Path, mode: u32, keeps: Option<Heading>) -> Result<Self, OverlayError> {
+    fn take_with_mode(
+        path: &Path,
+        waits: u32,
+        mode: u32,
+        keeps: Option<Heading>,
+    ) -> Result<Self, OverlayError> {
         let failed = |source: io::Error| OverlayError::io("use the overlay directory", path, source);
-        let directory = lock(path, if keeps.is_some() { MAX_WAITS } else { 0 })?;
+        let directory = lock(path, waits)?;
         let own = OwnedFd::from(directory.try_clone().map_err(failed)?);
         let mut claim = Self { directory, path: path.to_owned(), keeps: AtomicBool::new(true), record: None };
         let found = names(&own).map_err(failed)?;

@@ -60,6 +60,9 @@ fn changes_are_in_the_directory_while_the_session_lives() {
         "3145728"
     );
     session.run(&["session", "stop", "s"]);
+    // The next one waits until the last has gone.
+    let output = script(session.running(), &flags, "ls -A /srv/large 2>/dev/null; true");
+    assert!(output.status.success() && stdout(&output).is_empty(), "{output:?}");
     assert!(is_empty(&upper));
 }
 
