@@ -24,7 +24,7 @@ use crate::command::tail::ErrorTail;
 use crate::explain::context::ExplainContext;
 use crate::host::cgroups::CgroupSetting;
 use crate::launch::control::Arrival;
-use crate::launch::inside::{CommandInit, CommandKey, Inside, Leftover, PATIENCE};
+use crate::launch::inside::{CommandInit, CommandKey, Inside, Leftover};
 use crate::launch::prepared::{FailedStep, Prepared};
 use crate::launch::supervisor::refused::Refusals;
 use crate::launch::supervisor::{Sink, Supervisor};
@@ -47,6 +47,10 @@ const LATE: Duration = Duration::from_millis(250);
 
 /// How long init may take to kill every process after the order. Then Kennel kills init.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// How long killed processes may take after that, before the outcome says that they are stuck. On a busy
+/// machine some take more than a second.
+const STUCK: Duration = Duration::from_secs(5);
 
 /// What the caller asked for, within the limits of the policy.
 #[derive(Debug)]
@@ -350,7 +354,7 @@ impl Running {
     /// Waits for the other processes: init closes its descriptors before the kernel kills them.
     async fn wait_until_gone(&mut self) {
         // The caller may drop this future and wait again. The deadline stays.
-        let deadline = *self.stop.gone_deadline.get_or_insert_with(|| Deadline::now() + PATIENCE);
+        let deadline = *self.stop.gone_deadline.get_or_insert_with(|| Deadline::now() + STUCK);
         self.stop.leftover = self.init.get_ref().gone_by(deadline).await;
     }
 
