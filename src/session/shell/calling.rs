@@ -383,7 +383,8 @@ impl Following {
         }
         if is_due(&mut steps.repeat) || must_die {
             keeper.interrupt()?;
-            // Else the signal may come when the shell reads the next snippet, and take it and its report away.
+            // Else the signal may come when the shell reads the next snippet, and take it and its report
+            // away.
             self.awaited = keeper.ask()?;
         }
         if is_due(&mut steps.next) {
