@@ -54,7 +54,7 @@ struct LayerArchive<'i> {
 /// A file of a layer cannot be read, or the archive cannot be written.
 pub fn export(image: &Image, names: &[Reference], to: &mut dyn Write) -> Result<Exported, ImageError> {
     let layers = image.layers.iter().map(|path| measured(path)).collect::<Result<Vec<_>, _>>()?;
-    let config = with_diff_ids(image.config_json(), &layers)?;
+    let config = text(&with_diff_ids(image.config_json(), layers.iter().map(|layer| layer.digest))?);
     let config_digest = Digest::of(&config);
     let parts: Vec<Value> =
         layers.iter().map(|layer| descriptor(LAYER_TYPE, layer.digest, layer.size)).collect();
@@ -102,8 +102,7 @@ fn each_chunk(
     directory: &Path,
     mut take: impl FnMut(&[u8]) -> Result<(), ImageError>,
 ) -> Result<(), ImageError> {
-    let failed = |error: TreeError| ImageError::Io { what: "read", path: error.path, source: error.source };
-    let mut archive = TreeArchive::of(directory, Marks::Kept).map_err(failed)?;
+    let mut archive = TreeArchive::of(directory, Marks::Kept).map_err(TreeError::unread)?;
     let mut buffer = vec![0; CHUNK];
     loop {
         match archive.read(&mut buffer) {
@@ -111,22 +110,25 @@ fn each_chunk(
             Ok(count) => take(buffer.get(..count).unwrap_or_default())?,
             Err(source) => {
                 let other = TreeError { path: directory.to_owned(), source };
-                return Err(failed(archive.take_error().unwrap_or(other)));
+                return Err(archive.take_error().unwrap_or(other).unread());
             }
         }
     }
 }
 
-/// The configuration with the digests of the layers as they are written.
-fn with_diff_ids(config: &str, layers: &[LayerArchive<'_>]) -> Result<Vec<u8>, ImageError> {
+/// The configuration with these digests of layers, lowest first.
+pub(crate) fn with_diff_ids(
+    config: &str,
+    diff_ids: impl Iterator<Item = Digest>,
+) -> Result<Value, ImageError> {
     let failed = |reason: serde_json::Error| ImageError::Document {
         what: "image configuration",
         reason: reason.to_string(),
     };
     let mut config: Value = serde_json::from_str(config).map_err(failed)?;
-    let diff_ids: Vec<Digest> = layers.iter().map(|layer| layer.digest).collect();
+    let diff_ids: Vec<Digest> = diff_ids.collect();
     config["rootfs"] = json!({ "type": "layers", "diff_ids": diff_ids });
-    Ok(text(&config))
+    Ok(config)
 }
 
 /// What leads to the manifest: once for each name, in the two forms that programs look for.

@@ -17,6 +17,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, major, minor};
 use tar::{EntryType, Header};
 use xattr::FileExt;
 
+use crate::report::error::image::ImageError;
 use crate::sys;
 
 /// Bytes of a block of tar.
@@ -50,6 +51,13 @@ pub(crate) enum Marks {
 pub(crate) struct TreeError {
     pub(crate) path: PathBuf,
     pub(crate) source: io::Error,
+}
+
+impl TreeError {
+    /// The error of a store whose file that is.
+    pub(crate) fn unread(self) -> ImageError {
+        ImageError::Io { what: "read", path: self.path, source: self.source }
+    }
 }
 
 /// The archive, made while it is read. The same files give the same bytes.

@@ -27,7 +27,7 @@ use source::{Spool, contents};
 
 use crate::image::config::ImageConfig;
 use crate::image::digest::Digest;
-use crate::image::export::tree_archive::{Marks, TreeArchive};
+use crate::image::export::tree_archive::{Marks, TreeArchive, TreeError};
 use crate::image::layer::StoredLayer;
 use crate::image::limits::LayerNote;
 use crate::image::manifest::platform_here;
@@ -173,18 +173,27 @@ impl Plan {
 
 /// An image of a directory.
 fn of_tree(writer: &StoreWriter, top: &Path, name: Option<&Reference>) -> Result<Imported, ImageError> {
-    let failed = |error: crate::image::export::tree_archive::TreeError| {
+    let failed = |error: TreeError| {
         let source = Box::new(ImportError::Read { path: error.path, source: error.source });
         ImageError::Import { from: top.display().to_string(), source }
     };
-    let mut archive = TreeArchive::of(top, Marks::Ignored).map_err(failed)?;
-    let layer = match writer.add_layer(LayerBlob::new(&mut archive), &[]) {
-        Ok(layer) => layer,
-        // The store knows only that it cannot read an archive.
-        Err(error) => return Err(archive.take_error().map_or(error, failed)),
-    };
-    let left_out = archive.left_out().to_vec();
+    let archive = TreeArchive::of(top, Marks::Ignored).map_err(failed)?;
+    let (layer, left_out) = add_tree(writer, archive, &[], failed)?;
     of_files(writer, layer, name, left_out)
+}
+
+/// Stores a directory as a layer. Also answers what of it no layer can hold.
+pub(crate) fn add_tree(
+    writer: &StoreWriter,
+    mut archive: TreeArchive,
+    below: &[StoredLayer],
+    failed: impl FnOnce(TreeError) -> ImageError,
+) -> Result<(StoredLayer, Vec<PathBuf>), ImageError> {
+    match writer.add_layer(LayerBlob::new(&mut archive), below) {
+        Ok(layer) => Ok((layer, archive.left_out().to_vec())),
+        // The store knows only that it cannot read an archive.
+        Err(error) => Err(archive.take_error().map_or(error, failed)),
+    }
 }
 
 /// An image of one layer of files. Its configuration says nothing that the files do not: the same files give
@@ -203,8 +212,18 @@ fn of_files(
         "os": os,
         "rootfs": { "type": "layers", "diff_ids": [layer.diff_id()] },
     });
+    named(writer, &config, vec![layer], name, left_out)
+}
+
+/// Stores an image that this program describes, under a name if there is one.
+pub(crate) fn named(
+    writer: &StoreWriter,
+    config: &serde_json::Value,
+    layers: Vec<StoredLayer>,
+    name: Option<&Reference>,
+    left_out: Vec<PathBuf>,
+) -> Result<Imported, ImageError> {
     let names: Vec<Reference> = name.into_iter().cloned().collect();
-    let layers = vec![layer];
     let image = writer.add_image(config.to_string().as_bytes(), &layers, &names)?;
     Ok(Imported { digest: image.digest, names, layers, other_names: Vec::new(), left_out })
 }

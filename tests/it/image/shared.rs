@@ -50,6 +50,18 @@ fn processes_that_import_the_same_at_once_all_succeed() {
     assert_eq!(images.layers("a:1")[0].len(), 5_002);
 }
 
+/// Kills a process when the layer that it makes has this file in `etc`. False if it was faster.
+fn is_killed_at(images: &Images, file: &str, child: &mut Child) -> bool {
+    while images.left().iter().all(|path| !path.join("tree/etc").join(file).exists()) {
+        if child.try_wait().unwrap().is_some() {
+            break;
+        }
+    }
+    child.kill().unwrap();
+    ends("it is killed", child);
+    !images.left().is_empty()
+}
+
 #[test]
 fn what_a_killed_import_left_goes_with_the_next_command() {
     let Some(images) = Images::new() else { return };
@@ -58,15 +70,7 @@ fn what_a_killed_import_left_goes_with_the_next_command() {
     for _ in 0..50 {
         let mut child =
             images.command(&["import", &file, "--name", "a:1"]).stdout(Stdio::null()).spawn().unwrap();
-        // A layer is being made.
-        while images.left().iter().all(|path| !path.join("tree/etc/9").exists()) {
-            if child.try_wait().unwrap().is_some() {
-                break;
-            }
-        }
-        child.kill().unwrap();
-        ends("it is killed", &mut child);
-        was_killed = !images.left().is_empty();
+        was_killed = is_killed_at(&images, "9", &mut child);
         if was_killed {
             break;
         }
@@ -182,14 +186,7 @@ fn a_pull_that_is_killed_at_any_moment_leaves_nothing_that_counts() {
             images.ok(&["prune"]);
             assert_eq!(images.left(), Vec::<std::path::PathBuf>::new());
             let mut pull = starts(&puller, &name);
-            while images.left().iter().all(|path| !path.join("tree/etc").join(file).exists()) {
-                if pull.try_wait().unwrap().is_some() {
-                    break;
-                }
-            }
-            pull.kill().unwrap();
-            ends("it is killed", &mut pull);
-            was_killed = !images.left().is_empty();
+            was_killed = is_killed_at(images, file, &mut pull);
             if was_killed {
                 break;
             }
