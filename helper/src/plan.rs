@@ -21,6 +21,9 @@ pub const MOST_LAYERS: usize = 16;
 /// The source of the overlay of another root, by which its mount is known.
 pub const ROOT_SOURCE: &CStr = c"kennel-root";
 
+/// Where the new root is mounted until it is the root. Any directory works, and /proc always exists.
+pub const NEW_ROOT: &CStr = c"/proc";
+
 /// Most private file systems that the inside checks after a command ([`Step::CheckTmpfs`]).
 pub const MOST_TMPFS: usize = 8;
 
@@ -138,13 +141,11 @@ enum Step<'w> {
     /// move_mount(2) of all layers into the old root, which [`PivotRoot`](Step::PivotRoot) detaches. What
     /// they show stays.
     DetachLayers {},
-    /// open(2), fsconfig(lowerdir+): adds the host's directory `lower` to the overlay that becomes the root,
-    /// below those that were added before. Linux 6.8.
-    RootLayer { lower: Inode<'w> },
-    /// fsconfig(2), fsmount(2), move_mount(2): mounts the overlay of the `RootLayer`s at `root`, a directory
-    /// of the new root. Changes go to `upper` and `work` in the new root, or in the host's directory `kept`
-    /// if that is not empty. Later steps see the overlay as the new root.
-    Root { kept: Inode<'w> },
+    /// mount(2): mounts an overlay at `root`, a directory of the new root, with these options. The names of
+    /// its layers lead from the host's directory `layers`. The options may name the new root, which is at
+    /// [`NEW_ROOT`], and the host's directory `kept`, which is bound to `kept` there unless its path is empty.
+    /// Later steps see the overlay as the new root.
+    Root { layers: Inode<'w>, options: &'w CStr, kept: Inode<'w> },
     /// openat2(2), mkdirat(2) or mknodat(2): a mount point `name` in `parent`, a directory of a root that is
     /// an overlay, unless something has that name. With a `mode` a directory, without one a file.
     MakeMissing { parent: &'w CStr, name: &'w CStr, mode: u32 },

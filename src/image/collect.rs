@@ -19,9 +19,7 @@ use crate::image::digest::Digest;
 use crate::image::layer::{LayerLock, LayerRecord};
 use crate::image::limits::LayerNote;
 use crate::image::reference::Reference;
-use crate::image::store::{
-    Image, ImageRecord, LAYERS, RECORD_SUFFIX, Store, file_names, read_record, undamaged,
-};
+use crate::image::store::{Image, ImageRecord, RECORD_SUFFIX, Store, file_names, read_record, undamaged};
 use crate::image::work::{WorkDirectory, remove_tree};
 use crate::image::writer::StoreWriter;
 use crate::report::error::image::ImageError;
@@ -294,12 +292,12 @@ impl StoreWriter {
 /// The names of all layers, complete or not.
 fn layer_ids(store: &Store) -> Result<BTreeSet<String>, ImageError> {
     let id = |name: String| name.strip_suffix(RECORD_SUFFIX).map(str::to_owned).unwrap_or(name);
-    Ok(file_names(&store.path().join(LAYERS))?.into_iter().map(id).collect())
+    Ok(file_names(&store.layers_path())?.into_iter().map(id).collect())
 }
 
 /// The record of a layer that is complete.
 fn layer_record(store: &Store, id: &str) -> Option<LayerRecord> {
-    let path = store.path().join(LAYERS).join(format!("{id}{RECORD_SUFFIX}"));
+    let path = store.layers_path().join(format!("{id}{RECORD_SUFFIX}"));
     read_record(&path).ok().flatten().filter(|_| store.layer_path(id).is_dir())
 }
 

@@ -43,6 +43,15 @@ impl Digest {
     pub fn hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
+
+    /// The first 16 bytes in 26 digits of base 32: a short name, of lower-case letters and numbers.
+    #[cfg(feature = "image")]
+    pub(crate) fn short(&self) -> String {
+        let bytes = self.0.first_chunk().copied().unwrap_or_default();
+        let number = u128::from_be_bytes(bytes);
+        let digit = |place: u32| char::from_digit(u32::try_from(number >> (5 * place) & 31).ok()?, 32);
+        (0..26).rev().filter_map(digit).collect()
+    }
 }
 
 impl fmt::Display for Digest {

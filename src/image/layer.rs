@@ -1,8 +1,9 @@
 //! Layers of the store: what they are called, what is known of them, and the locks that keep them.
 //!
 //! A layer that does not depend on those below it is shared by all images, and is called by its diff id.
-//! Any other is called by its chain id: the digest of all diff ids up to its own. The names are short, so
-//! that the names of 100 layers fit into the page that mount(2) takes.
+//! Any other is called by its chain id: the digest of all diff ids up to its own. The names are short: an
+//! image can have as many layers as names fit into the page that mount(2) takes, and those of 140 do. What
+//! builds images stops at 127.
 
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -16,11 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::image::digest::Digest;
 use crate::image::limits::LayerNote;
-use crate::image::store::{LAYERS, RECORD_SUFFIX, Store, lock_file, parse_record};
+use crate::image::store::{RECORD_SUFFIX, Store, lock_file, parse_record};
 use crate::report::error::image::ImageError;
-
-/// The digits of a digest in the name of a layer. The whole digest is compared in its record.
-const DIGITS: usize = 32;
 
 /// A layer by its name in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,8 +35,8 @@ impl fmt::Display for LayerId {
             Self::Shared(digest) => ('d', digest),
             Self::Chained(digest) => ('c', digest),
         };
-        let hex = digest.hex();
-        write!(f, "{letter}{}", hex.get(..DIGITS).unwrap_or(&hex))
+        // The whole digest is compared in the layer's record.
+        write!(f, "{letter}{}", digest.short())
     }
 }
 
@@ -140,7 +138,7 @@ impl LayerLock {
         how: FlockArg,
         make: bool,
     ) -> Result<Option<Self>, ImageError> {
-        let path = store.path().join(LAYERS).join(format!("{id}{RECORD_SUFFIX}"));
+        let path = store.layers_path().join(format!("{id}{RECORD_SUFFIX}"));
         let failed = || ImageError::io("lock layer", &path);
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create(make).mode(0o600).custom_flags(libc::O_NOFOLLOW);

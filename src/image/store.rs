@@ -225,11 +225,13 @@ impl Store {
         let Some(LockedImage { record, lock }) = self.lock_image(digest, FlockArg::LockShared)? else {
             return Ok(None);
         };
-        let layers: Vec<PathBuf> = record.layers.iter().map(|id| self.layer_path(id)).collect();
-        if let Some(at) = layers.iter().position(|path| !path.is_dir()) {
-            let layer = record.layers.get(at).cloned().unwrap_or_default();
-            return Err(ImageError::LayerLost { image: digest.to_string(), layer });
+        // mount(2) gets the names as they are.
+        let is_there =
+            |id: &&String| id.bytes().all(|it| it.is_ascii_alphanumeric()) && self.layer_path(id).is_dir();
+        if let Some(layer) = record.layers.iter().find(|id| !is_there(id)) {
+            return Err(ImageError::LayerLost { image: digest.to_string(), layer: layer.clone() });
         }
+        let layers = record.layers.iter().map(|id| self.layer_path(id)).collect();
         // The store may be on a read-only file system. Then nobody prunes it.
         let _ = lock.set_modified(SystemTime::now());
         let config = ImageConfig::from_json(record.config.as_bytes())?;
@@ -340,8 +342,13 @@ impl Store {
         self.path.join(IMAGES).join(format!("{}{RECORD_SUFFIX}", digest.hex()))
     }
 
+    /// The directory of all layers.
+    pub(crate) fn layers_path(&self) -> PathBuf {
+        self.path.join(LAYERS)
+    }
+
     pub(crate) fn layer_path(&self, id: &str) -> PathBuf {
-        self.path.join(LAYERS).join(id)
+        self.layers_path().join(id)
     }
 }
 

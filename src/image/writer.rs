@@ -267,7 +267,7 @@ impl StoreWriter {
         let workplace = Workplace {
             root: open(&tree)?,
             writable: open(&work.path)?,
-            readable: open(&self.store.path().join(LAYERS))?,
+            readable: open(&self.store.layers_path())?,
             lower: &lower,
             budget: &Budget { size, max_size, max_files },
             files: below.iter().map(StoredLayer::files).sum(),

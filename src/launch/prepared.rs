@@ -330,7 +330,6 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::Layer { lower, .. } => format!("put a layer over {}", text(lower.path)),
         Step::ShowLayered { target: at, .. } => format!("show a layer at {}", target(at)),
         Step::DetachLayers {} => "unmount the layers".to_owned(),
-        Step::RootLayer { lower } => format!("use {} as a layer of the root", text(lower.path)),
         Step::Root { .. } => "mount the layers of the root".to_owned(),
         Step::MakeMissing { parent, name, .. } => {
             format!("make {} in {} of the root", text(name), target(parent))

@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::path::Path;
 
-use kennel_helper::plan::{Inode, Step, Within};
+use kennel_helper::plan::{Inode, NEW_ROOT, Step, Within};
 
 use crate::plan::{
     NULL, Section, TMPFS_FLAGS, absolute, attributes, empty_directory, layers, overlay, read_only, relative,
@@ -165,28 +165,38 @@ impl Emitter<'_> {
 
     /// Mounts another root over the new one, which holds its changes.
     fn root(&mut self, root: &OtherRoot) {
-        let changes = if self.view.root_upper.is_none() { &[(UPPER, 0o755), (WORK, 0o700)][..] } else { &[] };
-        for (name, mode) in [("root", 0o700)].iter().chain(changes) {
+        let own: &[_] = match &self.view.root_upper {
+            None => &[("root", 0o700), (UPPER, 0o755), (WORK, 0o700)],
+            Some(_) => &[("root", 0o700), ("kept", 0o700)],
+        };
+        for (name, mode) in own {
             self.make_dir(Path::new(name), *mode);
         }
         self.made.clear();
-        for layer in &root.layers {
-            let Identity { device, inode } = layer.identity;
-            let lower = Inode { path: &absolute(&layer.path), identity: (device, inode) };
-            self.setup.push(Protection::Root, &Step::RootLayer { lower });
-        }
         if self.hands_out && self.view.root_upper.is_none() {
             let path = &relative(Path::new(UPPER));
             self.setup.push(Protection::Root, &Step::HandOutUpper { path, is_root: 1 });
         }
-        let path = self.view.root_upper.as_ref().map(|upper| absolute(&upper.path)).unwrap_or_default();
-        let kept = match &self.view.root_upper {
-            Some(BindSource { identity: Identity { device, inode }, .. }) => {
-                Inode { path: &path, identity: (*device, *inode) }
-            }
-            None => Inode::NONE,
+        let inode = |path, source: &BindSource| {
+            let Identity { device, inode } = source.identity;
+            Inode { path, identity: (device, inode) }
         };
-        self.setup.push(Protection::Root, &Step::Root { kept });
+        let (changes, more) = match &self.view.root_upper {
+            None => ("", ""),
+            // Nobody needs the changes after a crash of the host.
+            Some(_) => ("/kept", ",volatile"),
+        };
+        let changes = format!("{}{changes}", NEW_ROOT.to_string_lossy());
+        let options = format!(
+            "lowerdir={},upperdir={changes}/upper,workdir={changes}/work,index=off,userxattr{more}",
+            root.names
+        );
+        let options = &CString::new(options).unwrap_or_default();
+        let (layers, kept) = (absolute(&root.layers.path), self.view.root_upper.as_ref());
+        let layers = inode(&layers, &root.layers);
+        let path = kept.map(|kept| absolute(&kept.path)).unwrap_or_default();
+        let kept = kept.map_or(Inode::NONE, |kept| inode(&path, kept));
+        self.setup.push(Protection::Root, &Step::Root { layers, options, kept });
     }
 
     /// Makes the directory in which commands of an image start, if it is missing, as docker does.

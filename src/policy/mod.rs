@@ -115,7 +115,7 @@ pub struct Policy {
     /// Commands can change all of it; their changes are in memory (but see
     /// [`image_upper`](Self::image_upper)), end with the sandbox, and share
     /// [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size). Of the host nothing is shown but what
-    /// [`mounts`](Self::mounts) and a named workspace show. Needs Linux 6.8.
+    /// [`mounts`](Self::mounts) and a named workspace show. Changes in memory need Linux 6.6.
     pub root: Option<PathBuf>,
     /// The user that commands are in another [`root`](Self::root), as its own `/etc/passwd` and `/etc/group`
     /// have it: `NAME`, `UID`, and `:GROUP` or `:GID` after it. Every file of the root that belongs to the

@@ -11,7 +11,8 @@ use kennel::{Error, Policy, Profile, Sandbox, Session, probe::Host};
 use serde_json::Value;
 
 use crate::support::{
-    attempt, kennel, kennel_path, protection, refused, report, skip, stderr, stdout, workspace,
+    attempt, has, keeps_changes_in_memory, kennel, kennel_path, other_root, protection, refused, report,
+    require, skip, stderr, stdout, workspace, workspace_on_disk,
 };
 
 /// The reason to skip a test of this kernel's Landlock.
@@ -37,21 +38,27 @@ fn landlock_is_what_the_table_of_kernels_says() {
 }
 
 #[test]
-fn another_root_is_mounted_or_refused_by_old_kernels() {
+fn changes_of_another_root_are_kept_where_the_kernel_can() {
     if is_too_old() {
         return skip(module_path!(), TOO_OLD);
     }
-    let (root, dir) = (workspace(), workspace());
+    require!(has("ldd"), "ldd");
+    let (root, dir, upper) = (other_root(), workspace(), workspace_on_disk());
     let flags = ["--root", root.path().to_str().unwrap()];
-    let kernel = Host::detect().kernel;
-    if (kernel.0, kernel.1) < (6, 8) {
+    let changes =
+        ["sh", "-c", "rm /etc/group && mkdir /etc/group && echo x > /etc/group/x && cat /etc/group/x"];
+    if keeps_changes_in_memory() {
+        let output = kennel(dir.path(), &flags, &changes).output().unwrap();
+        assert_eq!(stdout(&output), "x", "{output:?}");
+    } else {
         let said = refused(dir.path(), &flags);
-        assert!(said.contains("cannot mount another root layer by layer"), "{said}");
-        return;
+        assert!(said.contains("cannot keep changes of another root in memory"), "{said}");
+        assert!(said.contains("--image-upper disk"), "{said}");
     }
-    let output = kennel(dir.path(), &flags, &["true"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(127), "{output:?}");
-    assert!(stderr(&output).contains("true: not found in the sandbox"), "{output:?}");
+    let flags = [&flags[..], &["--image-upper", upper.path().to_str().unwrap()]].concat();
+    let output = kennel(dir.path(), &flags, &changes).output().unwrap();
+    assert_eq!(stdout(&output), "x", "{output:?}");
+    assert!(root.path().join("etc/group").is_file());
 }
 
 #[test]

@@ -8,16 +8,16 @@ use crate::{
         EPROTO, ESTALE, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY, MS_MOVE, MS_NODEV, MS_NOSUID,
         MS_RDONLY,
     },
-    plan::{Inode, ROOT_SOURCE, Target, Within},
+    plan::{Inode, NEW_ROOT, ROOT_SOURCE, Target, Within},
     sys::{self, Errno, Fd},
 };
 
 /// Mounts a tmpfs on top of the old root and enters it. It becomes the root in [`pivot`]. Until then targets
 /// start at the working directory, and sources at `/`.
 pub(crate) fn new_root(options: &CStr) -> Result<Fd, Errno> {
-    // Any directory works as the mount point, and /proc always exists. The old root is detached as a whole.
-    sys::mount(None, c"/proc", Some(c"tmpfs"), MS_NOSUID | MS_NODEV, Some(options))?;
-    let root = sys::open_path(None, c"/proc")?;
+    // The old root is detached as a whole.
+    sys::mount(None, NEW_ROOT, Some(c"tmpfs"), MS_NOSUID | MS_NODEV, Some(options))?;
+    let root = sys::open_path(None, NEW_ROOT)?;
     sys::change_dir_to(&root)?;
     Ok(root)
 }
@@ -139,11 +139,6 @@ fn configure(overlay: &Fd, lower: &Fd, changes: &Fd) -> Result<(), Errno> {
     sys::change_dir_to(lower)?;
     sys::configure(overlay, c"lowerdir", c".")?;
     sys::change_dir_to(changes)?;
-    with_upper(overlay)
-}
-
-/// Creates an overlay whose changes go to `upper` and `work` in the working directory.
-fn with_upper(overlay: &Fd) -> Result<(), Errno> {
     sys::configure(overlay, c"upperdir", c"upper")?;
     sys::configure(overlay, c"workdir", c"work")?;
     sys::configure(overlay, c"index", c"off")?;
@@ -151,25 +146,19 @@ fn with_upper(overlay: &Fd) -> Result<(), Errno> {
     sys::create_file_system(overlay)
 }
 
-/// Adds the host's directory `lower` to an overlay, below those that it has.
-pub(crate) fn add_lower(root: &Fd, overlay: &Fd, lower: Inode<'_>) -> Result<(), Errno> {
-    sys::change_dir_to(&open_inode(lower)?)?;
-    let added = sys::configure(overlay, c"lowerdir+", c".");
-    sys::change_dir_to(root)?;
-    added
-}
-
 /// Mounts an overlay over `root` in the new root, and enters it. See `Root`.
-pub(crate) fn overlay_root(root: &Fd, overlay: &Fd, kept: Inode<'_>) -> Result<Fd, Errno> {
-    sys::configure(overlay, c"source", ROOT_SOURCE)?;
+pub(crate) fn overlay_root(
+    root: &Fd,
+    layers: Inode<'_>,
+    options: &CStr,
+    kept: Inode<'_>,
+) -> Result<Fd, Errno> {
     if !kept.path.is_empty() {
-        sys::change_dir_to(&open_inode(kept)?)?;
-        // Nobody needs the changes after a crash of the host.
-        sys::configure_flag(overlay, c"volatile")?;
+        bind(root, kept, Target { path: c"kept", within: Within::Root }, 0)?;
     }
-    with_upper(overlay)?;
-    let mount = sys::new_mount(overlay, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)?;
-    sys::attach(&mount, &sys::open_path(Some(root), c"root")?)?;
+    sys::change_dir_to(&open_inode(layers)?)?;
+    sys::mount(Some(ROOT_SOURCE), c"/proc/root", Some(c"overlay"), MS_NOSUID | MS_NODEV, Some(options))?;
+    let mount = sys::open_path(Some(root), c"root")?;
     sys::change_dir_to(&mount)?;
     Ok(mount)
 }

@@ -19,8 +19,6 @@ pub(crate) struct State<'p> {
     ruleset: Option<Fd>,
     /// Paths whose Landlock rules are skipped.
     forgone: [Option<&'p CStr>; MOST_FORGONE],
-    /// The overlay that becomes the root.
-    overlay: Option<Fd>,
     /// The layers that could be mounted.
     layers: [Option<Fd>; MOST_LAYERS],
     /// The listener of the seccomp filter, until the command has started.
@@ -204,16 +202,8 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
             let mut layers = state.layers.iter_mut().filter_map(Option::take);
             layers.try_for_each(|layer| mounts::move_to_old_root(&layer))
         }
-        Step::RootLayer { lower } => {
-            let root = state.root.as_ref().ok_or(Errno(EINVAL))?;
-            if state.overlay.is_none() {
-                state.overlay = Some(sys::open_file_system(c"overlay")?);
-            }
-            mounts::add_lower(root, state.overlay.as_ref().ok_or(Errno(EINVAL))?, lower)
-        }
-        Step::Root { kept } => {
-            let overlay = state.overlay.take().ok_or(Errno(EINVAL))?;
-            state.root = Some(mounts::overlay_root(state.root()?, &overlay, kept)?);
+        Step::Root { layers, options, kept } => {
+            state.root = Some(mounts::overlay_root(state.root()?, layers, options, kept)?);
             Ok(())
         }
         Step::MakeMissing { parent, name, mode } => {

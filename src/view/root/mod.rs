@@ -27,15 +27,21 @@ use crate::view::paths::source::{BindSource, SourceKind};
 use crate::view::root::tree::{Found, LayerTree};
 use crate::view::root::user::RootUser;
 
-/// First kernel that takes the layers of an overlay one by one (`lowerdir+`), so that they need not fit into
-/// a page. User extended attributes on tmpfs, for the changes, came with 6.6.
-const OLDEST: Version = Version(6, 8);
+/// First kernel with user extended attributes on tmpfs, which an overlay needs for its changes. On a disk
+/// they are older.
+const CHANGES_IN_MEMORY: Version = Version(6, 6);
+
+/// The most bytes of the names of layers, with a byte between them. The options of mount(2) are a page, with
+/// the byte at its end; the other options have at most 120.
+const LONGEST_NAMES: usize = 4095 - 120;
 
 /// A root that the policy names, and who commands are there.
 #[derive(Debug)]
 pub(crate) struct OtherRoot {
-    /// Its layers, uppermost first.
-    pub(crate) layers: Vec<BindSource>,
+    /// The directory of its layers.
+    pub(crate) layers: BindSource,
+    /// The names of its layers there, uppermost first, with `:` between them.
+    pub(crate) names: String,
     pub(crate) user: RootUser,
     pub(crate) tree: LayerTree,
     /// The image, which stays in its store while this lives.
@@ -48,21 +54,22 @@ impl OtherRoot {
     /// # Errors
     /// It is no directory, or has no such user; this host cannot mount it.
     pub(crate) fn find(policy: &Policy, host: &Host, caller: &Caller) -> Result<Option<Arc<Self>>, Error> {
-        let (image, layers) = match (&policy.image, &policy.root) {
+        let (image, layers, names) = match (&policy.image, &policy.root) {
             (Some(name), _) => {
-                let image = find_image(name, caller)?;
-                let layers = image.layers.iter().rev().map(|layer| layer_of_store(layer));
-                let layers = layers.collect::<Result<_, _>>()?;
-                (Some(image), layers)
+                let (image, layers) = find_image(name, caller)?;
+                let names = image.layers.iter().rev().filter_map(|layer| layer.file_name()?.to_str());
+                let names: Vec<String> = names.map(str::to_owned).collect();
+                (Some(image), layers, names)
             }
-            (None, Some(given)) => (None, vec![directory(&caller.absolute(given), caller)?]),
+            (None, Some(given)) => (None, directory(&caller.absolute(given), caller)?, vec![".".to_owned()]),
             (None, None) => return Ok(None),
         };
-        check_host(host)?;
-        let tree = LayerTree::new(layers.iter().map(|layer: &BindSource| layer.path.clone()));
+        check_host(host, policy)?;
+        let tree = LayerTree::new(names.iter().map(|name| layers.path.join(name)));
+        let names = joined(&names)?;
         let of_image = image.as_ref().and_then(|image| image.config.user.as_deref());
         let user = RootUser::of(policy.user.as_deref().or(of_image), &tree)?;
-        Ok(Some(Arc::new(Self { layers, user, tree, image })))
+        Ok(Some(Arc::new(Self { layers, names, user, tree, image })))
     }
 
     /// The variables of an image: those with a name.
@@ -79,9 +86,9 @@ impl OtherRoot {
 
     /// What the root is, in the words of reports.
     pub(crate) fn words(&self) -> String {
-        match (&self.image, self.layers.first()) {
-            (Some(image), _) => format!("image {}", image.digest),
-            (None, layer) => format!("directory {}", shown(layer.map_or(Path::new(""), |layer| &layer.path))),
+        match &self.image {
+            Some(image) => format!("image {}", image.digest),
+            None => format!("directory {}", shown(&self.layers.path)),
         }
     }
 
@@ -95,31 +102,44 @@ impl OtherRoot {
     }
 }
 
-/// The image of that name in the caller's store.
-fn find_image(name: &str, caller: &Caller) -> Result<Image, Error> {
-    let found = Store::open(Store::path_of(caller))?.find(&name.parse()?)?;
-    found.ok_or_else(|| ImageError::NotFound { name: name.to_owned() }.into())
+/// The image of that name in the caller's store, and the directory of the store's layers.
+fn find_image(name: &str, caller: &Caller) -> Result<(Image, BindSource), Error> {
+    let store = Store::open(Store::path_of(caller))?;
+    let image = store.find(&name.parse()?)?.ok_or_else(|| ImageError::NotFound { name: name.to_owned() })?;
+    let path = store.layers_path();
+    // Other users cannot enter it, and what is in it never changes.
+    let layers = BindSource::resolve(&path).map_err(ImageError::io("look at the layers of", &path))?;
+    Ok((image, layers))
 }
 
-/// A layer of the store, which other users cannot enter.
-fn layer_of_store(path: &Path) -> Result<BindSource, Error> {
-    BindSource::resolve(path).map_err(|source| {
-        Error::from(ImageError::Io {
-            what: "look at a layer of the image store",
-            path: path.to_owned(),
-            source,
-        })
+fn check_host(host: &Host, policy: &Policy) -> Result<(), Error> {
+    if host.kernel >= CHANGES_IN_MEMORY || policy.image_upper.is_some() {
+        return Ok(());
+    }
+    let remedy = remedy![
+        "keep the changes on a disk with ",
+        SettingKey::ImageUpper.to("disk"),
+        format!(", or use Linux {CHANGES_IN_MEMORY} or later")
+    ];
+    Err(Error::Unavailable {
+        protection: Protection::Root,
+        reason: format!("Linux {} cannot keep changes of another root in memory", host.kernel),
+        remedy: Some(remedy),
     })
 }
 
-fn check_host(host: &Host) -> Result<(), Error> {
-    if host.kernel >= OLDEST {
-        return Ok(());
+/// The names of layers as the option `lowerdir` takes them.
+fn joined(names: &[String]) -> Result<String, Error> {
+    let text = names.join(":");
+    if text.len() <= LONGEST_NAMES {
+        return Ok(text);
     }
     Err(Error::Unavailable {
         protection: Protection::Root,
-        reason: format!("Linux {} cannot mount another root layer by layer", host.kernel),
-        remedy: Some(format!("use Linux {OLDEST} or later").into()),
+        reason: format!("the names of {} layers do not fit into the page that mount(2) takes", names.len()),
+        remedy: Some(
+            "make an image of fewer layers, for example of the exported files of a container".into(),
+        ),
     })
 }
 

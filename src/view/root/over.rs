@@ -36,8 +36,8 @@ pub(crate) const EMPTY: &str = "/dev/.kennel/empty";
 /// The host has no `/dev/null`; the root has something else where directories of the kernel must be, or holds
 /// what no sandbox may show.
 pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>, root: &Arc<OtherRoot>) -> Result<(), Error> {
-    if let (None, Some(layer)) = (&root.image, root.layers.first()) {
-        check_directory(inputs, layer)?;
+    if root.image.is_none() {
+        check_directory(inputs, &root.layers)?;
     }
     for at in ["/dev", "/proc", "/sys"] {
         if !matches!(root.tree.find(Path::new(at)), Found::Nothing | Found::Directory) {

@@ -22,12 +22,18 @@ use crate::view::paths::walk::reversed;
 /// The most bytes of a file that is read.
 const LARGEST: u64 = 1 << 20;
 
+/// The most paths that are remembered. Commands can ask for as many as they like.
+const MOST_KNOWN: usize = 10_000;
+
 /// The layers of a root.
 #[derive(Debug)]
 pub(crate) struct LayerTree {
-    /// The directories that each directory of the tree is made of, uppermost first, once somebody asks.
-    parts: Mutex<HashMap<PathBuf, Arc<[PathBuf]>>>,
+    /// What is at each path that somebody asked for.
+    known: Mutex<HashMap<PathBuf, Known>>,
 }
+
+/// What is at a path, and for a directory the directories of the host that it is made of, uppermost first.
+type Known = (Found, Arc<[PathBuf]>);
 
 /// What is at a path of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +52,7 @@ pub(crate) enum Found {
 impl LayerTree {
     /// The tree of these directories of the host, uppermost first.
     pub(crate) fn new(layers: impl Iterator<Item = PathBuf>) -> Self {
-        Self { parts: Mutex::new([(PathBuf::from("/"), layers.collect())].into()) }
+        Self { known: Mutex::new([("/".into(), (Found::Directory, layers.collect()))].into()) }
     }
 
     /// Where `path` leads, over the links of the tree that are visible. The result may not exist.
@@ -72,20 +78,50 @@ impl LayerTree {
 
     /// What is at `path`, on whose way is no link.
     pub(crate) fn find(&self, path: &Path) -> Found {
-        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Found::Directory };
-        for part in &*self.parts(above) {
+        self.known(path).0
+    }
+
+    fn known(&self, path: &Path) -> Known {
+        if let Some(known) = locked(&self.known).get(path) {
+            return known.clone();
+        }
+        let found = self.look(path);
+        let mut known = locked(&self.known);
+        if known.len() < MOST_KNOWN {
+            known.insert(path.to_owned(), found.clone());
+        }
+        found
+    }
+
+    fn look(&self, path: &Path) -> Known {
+        let nothing = || (Found::Nothing, [].into());
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return nothing() };
+        let mut parts = Vec::new();
+        for part in &*self.known(above).1 {
             let on_host = part.join(name);
             let Ok(stat) = lstat(&on_host) else { continue };
-            return match kind(&stat) {
+            if kind(&stat) == FileKind::Directory {
+                let opaque = xattr::get(&on_host, sys::OPAQUE);
+                parts.push(on_host);
+                if opaque.is_ok_and(|it| it.is_some_and(|it| it == b"y")) {
+                    break;
+                }
+                continue;
+            }
+            // A file, a link or a whiteout hides what is below it, and nothing of a directory above it.
+            if !parts.is_empty() {
+                break;
+            }
+            let found = match kind(&stat) {
                 _ if sys::is_whiteout(&stat) => Found::Nothing,
-                FileKind::Directory => Found::Directory,
                 FileKind::Link => {
                     fs::read_link(&on_host).map_or(Found::File { on_host }, |to| Found::Link { to })
                 }
                 _ => Found::File { on_host },
             };
+            return (found, [].into());
         }
-        Found::Nothing
+        if parts.is_empty() { nothing() } else { (Found::Directory, parts.into()) }
     }
 
     /// The text of a small regular file, over the links of the tree. `None` if there is none.
@@ -99,34 +135,6 @@ impl LayerTree {
         let mut text = Vec::new();
         file.take(LARGEST).read_to_end(&mut text).ok()?;
         Some(String::from_utf8_lossy(&text).into_owned())
-    }
-
-    /// The directories of the host that make up a directory of the tree, uppermost first.
-    fn parts(&self, directory: &Path) -> Arc<[PathBuf]> {
-        if let Some(known) = locked(&self.parts).get(directory) {
-            return Arc::clone(known);
-        }
-        let (Some(above), Some(name)) = (directory.parent(), directory.file_name()) else { return [].into() };
-        let mut parts = Vec::new();
-        for part in &*self.parts(above) {
-            let part = part.join(name);
-            match lstat(&part) {
-                Ok(stat) if kind(&stat) == FileKind::Directory => {
-                    let is_opaque =
-                        xattr::get(&part, sys::OPAQUE).is_ok_and(|it| it.is_some_and(|it| it == b"y"));
-                    parts.push(part);
-                    if is_opaque {
-                        break;
-                    }
-                }
-                // A file, a link or a whiteout hides what is below it.
-                Ok(_) => break,
-                Err(_) => {}
-            }
-        }
-        let parts: Arc<[PathBuf]> = parts.into();
-        locked(&self.parts).insert(directory.to_owned(), Arc::clone(&parts));
-        parts
     }
 }
 

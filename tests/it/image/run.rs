@@ -222,3 +222,30 @@ fn the_audit_log_names_the_image() {
     let exec = log.lines().find(|line| line.contains(r#""event":"exec""#)).unwrap();
     assert!(exec.contains(&format!(r#""root":"image {digest}""#)), "{log}");
 }
+
+/// As many as fit into the options of mount(2), which is more than any builder makes.
+#[test]
+fn an_image_may_have_140_layers() {
+    let running = images!();
+    let whole = Command::new("tar").arg("-C").arg(other_root().path()).args(["-c", "."]).output().unwrap();
+    let mut layers = vec![whole.stdout];
+    layers.extend(
+        (1..=150).map(|number| {
+            Tar::new().file(&format!("{number}"), "").file("last", &number.to_string()).bytes()
+        }),
+    );
+    for count in [140, 150] {
+        let image = Image::new(layers[..count].to_vec());
+        let name = format!("layers:{count}");
+        running.images.ok(&["import", &running.images.file("layers.tar", image.docker_archive(&[&name]))]);
+        let mut kennel = Command::new(kennel_path());
+        kennel.args(["run", "--image", &name, "--", "sh", "-c", "cat /last; echo x > /1; cat /1"]);
+        let output = kennel.env("KENNEL_IMAGES", running.images.store()).output().unwrap();
+        if count == 140 {
+            assert_eq!(stdout(&output), "139x", "{output:?}");
+        } else {
+            let said = stderr(&output);
+            assert!(said.contains("150 layers do not fit into the page that mount(2) takes"), "{said}");
+        }
+    }
+}

@@ -31,7 +31,7 @@ pub use place::{
 pub use processes::{SIGNALS, children, descendants, lives, own_children, process_state};
 pub use program::{copy_program, write_program};
 pub(crate) use root::require_root;
-pub use root::{mounts_roots, other_root};
+pub use root::{keeps_changes_in_memory, other_root};
 pub use screen::Screen;
 pub use second_pass::{pass, second_pass};
 pub use world::{World, payload, policy_at, runtime};

@@ -20,17 +20,20 @@ const PROGRAMS: &[&str] = &[
 macro_rules! require_root {
     () => {
         crate::support::require!(crate::support::has("ldd"), "ldd");
-        crate::support::require!(crate::support::mounts_roots(), "another root, Linux 6.8");
+        crate::support::require!(
+            crate::support::keeps_changes_in_memory(),
+            "changes of another root in memory"
+        );
     };
 }
 pub(crate) use require_root;
 
-/// Whether this kernel takes the layers of an overlay one by one.
-pub fn mounts_roots() -> bool {
+/// Whether the tmpfs of this kernel has the user attributes that an overlay needs for its changes.
+pub fn keeps_changes_in_memory() -> bool {
     let name = nix::sys::utsname::uname().unwrap();
     let release = name.release().to_str().unwrap();
     let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
-    (numbers.next(), numbers.next()) >= (Some(6), Some(8))
+    (numbers.next(), numbers.next()) >= (Some(6), Some(6))
 }
 
 /// A directory with [`PROGRAMS`], the libraries that they load, and two users. `/bin` and `/lib` are links,
