@@ -4,7 +4,10 @@
 use std::{
     env, fs,
     net::TcpListener,
-    os::{linux::net::SocketAddrExt, unix::net},
+    os::{
+        linux::net::SocketAddrExt,
+        unix::{fs::PermissionsExt, net},
+    },
 };
 
 use kennel::{Error, Policy, Profile, Sandbox, Session, probe::Host};
@@ -44,6 +47,7 @@ fn changes_of_another_root_are_kept_where_the_kernel_can() {
     }
     require!(has("ldd"), "ldd");
     let (root, dir, upper) = (other_root(), workspace(), workspace_on_disk());
+    fs::set_permissions(upper.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let flags = ["--root", root.path().to_str().unwrap()];
     let changes =
         ["sh", "-c", "rm /etc/group && mkdir /etc/group && echo x > /etc/group/x && cat /etc/group/x"];
