@@ -143,8 +143,8 @@ enum Step<'w> {
     DetachLayers {},
     /// mount(2): mounts an overlay at `root`, a directory of the new root, with these options. The names of
     /// its layers lead from the host's directory `layers`. The options may name the new root, which is at
-    /// [`NEW_ROOT`], and the host's directory `kept`, which is bound to `kept` there unless its path is empty.
-    /// Later steps see the overlay as the new root.
+    /// [`NEW_ROOT`], and the host's directory `kept`, which is bound to `kept` there unless its path is
+    /// empty. Later steps see the overlay as the new root.
     Root { layers: Inode<'w>, options: &'w CStr, kept: Inode<'w> },
     /// openat2(2), mkdirat(2) or mknodat(2): a mount point `name` in `parent`, a directory of a root that is
     /// an overlay, unless something has that name. With a `mode` a directory, without one a file.

@@ -229,11 +229,10 @@ fn an_image_may_have_140_layers() {
     let running = images!();
     let whole = Command::new("tar").arg("-C").arg(other_root().path()).args(["-c", "."]).output().unwrap();
     let mut layers = vec![whole.stdout];
-    layers.extend(
-        (1..=150).map(|number| {
-            Tar::new().file(&format!("{number}"), "").file("last", &number.to_string()).bytes()
-        }),
-    );
+    layers
+        .extend((1..=150).map(|number| {
+            Tar::new().file(&format!("{number}"), "").file("last", number.to_string()).bytes()
+        }));
     for count in [140, 150] {
         let image = Image::new(layers[..count].to_vec());
         let name = format!("layers:{count}");
