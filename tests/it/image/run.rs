@@ -238,7 +238,16 @@ fn an_image_may_have_140_layers() {
         let name = format!("layers:{count}");
         running.images.ok(&["import", &running.images.file("layers.tar", image.docker_archive(&[&name]))]);
         let mut kennel = Command::new(kennel_path());
-        kennel.args(["run", "--image", &name, "--", "sh", "-c", "cat /last; echo x > /1; cat /1"]);
+        kennel.args([
+            "run",
+            "--image",
+            &name,
+            "--entrypoint",
+            "sh",
+            "--",
+            "-c",
+            "cat /last; echo x > /1; cat /1",
+        ]);
         let output = kennel.env("KENNEL_IMAGES", running.images.store()).output().unwrap();
         if count == 140 {
             assert_eq!(stdout(&output), "139x", "{output:?}");
