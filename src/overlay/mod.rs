@@ -5,6 +5,7 @@ pub(crate) mod claim;
 pub(crate) mod clock;
 pub(crate) mod compare;
 pub(crate) mod contents;
+pub(crate) mod image_review;
 pub(crate) mod kept;
 pub(crate) mod kept_changes;
 pub(crate) mod ledger;
@@ -19,6 +20,7 @@ pub(crate) mod scan;
 pub(crate) mod tree;
 
 pub use crate::overlay::contents::{Contents, Side};
+pub use crate::overlay::image_review::ImageReview;
 pub use crate::overlay::kept::{KeptCache, clear_kept_caches, kept_caches};
 pub use crate::overlay::kept_changes::KeptChanges;
 pub use crate::overlay::review::Review;

@@ -3,7 +3,8 @@
 //! Layers may come from anywhere, so a link in them never leads out of them, and a file in them is read only
 //! if it is a regular one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
-use nix::sys::stat::lstat;
+use nix::sys::stat::{FileStat, lstat};
 
 use crate::sys;
 use crate::sys::dirfd::MOST_LINKS;
@@ -32,7 +33,8 @@ pub(crate) struct LayerTree {
     known: Mutex<HashMap<PathBuf, Known>>,
 }
 
-/// What is at a path, and for a directory the directories of the host that it is made of, uppermost first.
+/// What is at a path, and where the host has it: for a directory the directories that it is made of, uppermost
+/// first.
 type Known = (Found, Arc<[PathBuf]>);
 
 /// What is at a path of the tree.
@@ -81,6 +83,24 @@ impl LayerTree {
         self.known(path).0
     }
 
+    /// Where the host has what is at `path`; for a directory the uppermost of those that it is made of.
+    pub(crate) fn on_host(&self, path: &Path) -> Option<PathBuf> {
+        self.known(path).1.first().cloned()
+    }
+
+    /// The state of what is at `path`.
+    pub(crate) fn stat(&self, path: &Path) -> Option<FileStat> {
+        lstat(&self.on_host(path)?).ok()
+    }
+
+    /// The names in a directory.
+    pub(crate) fn names(&self, directory: &Path) -> BTreeSet<OsString> {
+        let (Found::Directory, parts) = self.known(directory) else { return BTreeSet::new() };
+        let entries = parts.iter().filter_map(|part| fs::read_dir(part).ok()).flatten().flatten();
+        let names = entries.map(|entry| entry.file_name()).collect::<BTreeSet<_>>().into_iter();
+        names.filter(|name| self.find(&directory.join(name)) != Found::Nothing).collect()
+    }
+
     fn known(&self, path: &Path) -> Known {
         if let Some(known) = locked(&self.known).get(path) {
             return known.clone();
@@ -96,8 +116,9 @@ impl LayerTree {
     fn look(&self, path: &Path) -> Known {
         let nothing = || (Found::Nothing, [].into());
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return nothing() };
+        let (Found::Directory, above) = self.known(above) else { return nothing() };
         let mut parts = Vec::new();
-        for part in &*self.known(above).1 {
+        for part in &*above {
             let on_host = part.join(name);
             let Ok(stat) = lstat(&on_host) else { continue };
             if kind(&stat) == FileKind::Directory {
@@ -112,14 +133,15 @@ impl LayerTree {
             if !parts.is_empty() {
                 break;
             }
-            let found = match kind(&stat) {
-                _ if sys::is_whiteout(&stat) => Found::Nothing,
-                FileKind::Link => {
-                    fs::read_link(&on_host).map_or(Found::File { on_host }, |to| Found::Link { to })
-                }
-                _ => Found::File { on_host },
+            if sys::is_whiteout(&stat) {
+                return nothing();
+            }
+            let to = (kind(&stat) == FileKind::Link).then(|| fs::read_link(&on_host).ok()).flatten();
+            let found = match to {
+                Some(to) => Found::Link { to },
+                None => Found::File { on_host: on_host.clone() },
             };
-            return (found, [].into());
+            return (found, [on_host].into());
         }
         if parts.is_empty() { nothing() } else { (Found::Directory, parts.into()) }
     }
@@ -188,6 +210,13 @@ mod tests {
             assert_eq!(tree.find(Path::new(there)), Found::Directory, "{there}");
         }
         assert_eq!(tree.follow(Path::new("/lib/x"), |_| true), Path::new("/usr/lib/x"));
+        let names = |at: &str| tree.names(Path::new(at)).into_iter().collect::<Vec<_>>();
+        assert_eq!(names("/"), ["etc", "file", "lib", "srv", "usr"]);
+        assert_eq!(names("/srv"), ["new"]);
+        assert!(
+            names("/lib").is_empty() && names("/file").is_empty() && tree.stat(Path::new("/opt")).is_none()
+        );
+        assert!(tree.on_host(Path::new("/etc/group")).expect("works").ends_with("2/etc/group"));
     }
 
     #[test]

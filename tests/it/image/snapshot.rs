@@ -246,3 +246,86 @@ async fn a_root_that_is_no_image_has_no_snapshot() {
     session.shutdown().await;
     assert_eq!(fs::metadata(root.path()).unwrap().permissions().mode() & 0o022, 0);
 }
+
+#[test]
+fn a_diff_shows_what_changed_in_the_image() {
+    let session = Started::new(images!(), &[]);
+    let diff = |words: &[&str]| {
+        let output = session.run(&[&["diff", "--image"], words].concat());
+        assert!(output.status.success(), "{output:?}");
+        stdout(&output)
+    };
+    session.says(
+        "echo more >> /etc/passwd; rm /etc/app.conf; echo x > /srv/new; ln -s /x /srv/link; touch /etc/to
+         mv /etc/to /srv/moved; chmod 700 /root; cat /etc/passwd > /dev/null; mkdir -m 0 /srv/shut
+         mkdir /srv/tree; echo 1 > /srv/tree/one; echo 2 > /srv/tree/two",
+    );
+    let all = diff(&["s"]);
+    for line in [
+        "diff --git a/etc/passwd b/etc/passwd",
+        "+more",
+        "deleted file mode 100644",
+        "-of the app",
+        "diff --git a/srv/new b/srv/new",
+        "+x",
+        "new file mode 120000",
+        "+/x",
+        "b/srv/moved",
+        "b/srv/shut/",
+        "old mode 040755\nnew mode 040700",
+    ] {
+        assert!(all.contains(line), "{line}: {all}");
+    }
+    assert!(!all.contains("etc/group") && !all.contains("usr/bin"), "{all}");
+    let part = diff(&["s", "/srv/new", "etc/../etc/passwd"]);
+    assert!(part.contains("srv/new") && part.contains("+more") && !part.contains("app.conf"), "{part}");
+    let stat = diff(&["--stat", "s", "/etc/passwd"]);
+    assert!(stat.contains("M etc/passwd") && stat.contains("1 file changed, +1"), "{stat}");
+    // The session goes on, and so does one on what was stored. A directory that replaces another hides it.
+    assert_eq!(session.says("cat /srv/new"), "x");
+    assert!(session.run(&["session", "snapshot", "s", "app:2"]).status.success());
+    let flags = ["--name", "t", "--image", "app:2", "--user", "0", "--pull", "never"];
+    assert!(session.run(&[&["session", "start"], &flags[..]].concat()).status.success());
+    let script = "rm -r /srv/tree; mkdir /srv/tree; echo 3 > /srv/tree/one; rm /srv/link; ln -s /y /srv/link";
+    assert!(session.run(&["exec", "t", "--", "sh", "-c", script]).status.success());
+    let replaced = diff(&["t", "/srv"]);
+    session.run(&["session", "stop", "t"]);
+    for line in ["-1", "+3", "deleted file", "a/srv/tree/two", "-2", "-/x", "+/y"] {
+        assert!(replaced.contains(line), "{line}: {replaced}");
+    }
+    assert!(!replaced.contains("srv/new"), "{replaced}");
+}
+
+/// Nothing that commands do hides a change, or stops the list.
+#[test]
+fn a_diff_of_an_image_shows_what_is_closed_or_deep() {
+    let session = Started::new(images!(), &[]);
+    session.says(
+        "mkdir -m 0 /srv/closed; : > '/srv/a
+b'; mknod /srv/fifo p; cd /srv; i=0; while [ $i -lt 250 ]; do mkdir d && cd d; i=$((i+1)); done; echo x > file",
+    );
+    let output = session.run(&["diff", "--image", "s", "/srv"]);
+    assert!(output.status.success(), "{output:?}");
+    let said = stdout(&output);
+    let deep = format!("b/srv{}/", "/d".repeat(200));
+    for part in ["b/srv/closed/", r"b/srv/a\nb", "b/srv/fifo", &deep, "File name too long"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(nix::unistd::geteuid().is_root() || said.contains("Permission denied"), "{said}");
+}
+
+#[test]
+fn a_diff_of_an_image_needs_a_session_on_one() {
+    let session = Started::new(images!(), &[]);
+    let output = session.run(&["diff", "--image", "nobody"]);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    let output = session.run(&["diff", "--image"]);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    let output = session.run(&["session", "start", "--name", "plain", "--net", "none"]);
+    assert!(output.status.success(), "{output:?}");
+    let output = session.run(&["diff", "--image", "plain"]);
+    let stopped = session.run(&["session", "stop", "plain"]);
+    assert!(stopped.status.success(), "{stopped:?}");
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(stderr(&output).contains("is no image"), "{output:?}");
+}

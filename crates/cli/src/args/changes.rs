@@ -30,6 +30,10 @@ pub(crate) struct Diff {
     /// Do not start a pager. On a terminal it is $KENNEL_PAGER, $PAGER or less.
     #[arg(long)]
     pub(crate) no_pager: bool,
+    /// Show what commands changed in the image of session NAME, not in the workspace. Each PATH is one of the
+    /// image.
+    #[arg(long, requires = "words", conflicts_with_all = ["workspace", "overlay_upper", "as_owner"])]
+    pub(crate) image: bool,
     #[command(flatten)]
     pub(crate) place: Place,
     /// The name of a session, and paths in the workspace. Write ./PATH for a path that is also the name of a

@@ -11,7 +11,7 @@ use kennel::{
     Size,
     files::FileKind,
     internal::escape::harmless,
-    overlay::{Change, Contents, Side},
+    overlay::{Change, Contents, ImageReview, Review, Side},
 };
 
 use crate::{
@@ -24,6 +24,32 @@ pub(crate) const LARGEST: u64 = 4 << 20;
 
 /// Bytes of a file that tell whether it is text, as in git.
 const LOOKED_AT: usize = 8000;
+
+/// Changes that a diff shows, and what was and is there.
+pub(crate) trait Reviewed {
+    fn files(&self) -> Vec<Change>;
+    fn sides(&self, change: &Change, most: u64) -> [Side; 2];
+}
+
+impl Reviewed for Review {
+    fn files(&self) -> Vec<Change> {
+        Self::files(self)
+    }
+
+    fn sides(&self, change: &Change, most: u64) -> [Side; 2] {
+        Self::sides(self, change, most)
+    }
+}
+
+impl Reviewed for ImageReview {
+    fn files(&self) -> Vec<Change> {
+        self.changes().to_owned()
+    }
+
+    fn sides(&self, change: &Change, most: u64) -> [Side; 2] {
+        Self::sides(self, change, most)
+    }
+}
 
 /// One entry of a diff: a change, or a deletion and an addition that are a rename.
 pub(crate) struct Entry {

@@ -8,10 +8,10 @@ use std::{
 
 use kennel::{
     files::FileKind,
-    overlay::{Change, ChangeKind, Contents, Review},
+    overlay::{Change, ChangeKind, Contents},
 };
 
-use crate::changes::diff::{Entry, LARGEST};
+use crate::changes::diff::{Entry, LARGEST, Reviewed};
 
 /// The most files on each side that are looked at.
 const MOST_FILES: usize = 1000;
@@ -32,7 +32,7 @@ struct Candidate {
 }
 
 /// The entries of a diff, sorted by path.
-pub(crate) fn entries(review: &Review, changes: Vec<Change>) -> Vec<Entry> {
+pub(crate) fn entries(review: &dyn Reviewed, changes: Vec<Change>) -> Vec<Entry> {
     let is = |change: &Change, kind| change.kind == kind && change.file == FileKind::File;
     let (deleted, rest): (Vec<_>, Vec<_>) =
         changes.into_iter().partition(|change| is(change, ChangeKind::Deleted));
@@ -67,7 +67,7 @@ fn single(change: Change) -> Entry {
 }
 
 impl Candidate {
-    fn read(review: &Review, change: Change, random: &RandomState) -> Self {
+    fn read(review: &dyn Reviewed, change: Change, random: &RandomState) -> Self {
         let [before, after] = review.sides(&change, LARGEST);
         let side = if change.kind == ChangeKind::Deleted { before } else { after };
         let Contents::File(bytes) = side.contents else {

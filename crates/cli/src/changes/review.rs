@@ -10,15 +10,18 @@ use std::{
 use kennel::{
     Error,
     client::Client,
+    image::{ImageError, Store},
     internal::escape::harmless,
-    overlay::{Change, ChangeKind, Committed, Conflicts, Discarded, KeptChanges, Refusal, Refused, Review},
+    overlay::{
+        Change, ChangeKind, Committed, Conflicts, Discarded, ImageReview, KeptChanges, Refusal, Refused,
+    },
     report::ListenError,
 };
 
 use crate::{
     args::changes::{CommitArguments, Diff, Part, Place},
     changes::{
-        diff::{self, Entry, LARGEST},
+        diff::{self, Entry, LARGEST, Reviewed},
         hunks::{CONTEXT, Counts, Format},
         lines, pager, renames,
     },
@@ -34,17 +37,39 @@ use crate::{
 
 /// Runs `kennel diff`.
 pub(crate) fn diff(diff: &Diff) -> Result<ExitCode, Error> {
+    if let (true, Some((session, paths))) = (diff.image, diff.words.split_first()) {
+        let paths: Vec<PathBuf> = paths.iter().map(|path| in_root(Path::new(path))).collect();
+        let place = format!("in the image of session {}", session.display());
+        return show(diff, &of_image(session)?, &paths, &place);
+    }
     if let Some(code) = as_owner(&diff.place)? {
         return Ok(code);
     }
-    let Some(Meant { kept, paths, .. }) = find(&diff.place, &diff.words)? else {
-        return Ok(ExitCode::SUCCESS);
-    };
-    let review = kept.review()?;
+    match find(&diff.place, &diff.words)? {
+        Some(Meant { kept, paths, .. }) => show(diff, &kept.review()?, &paths, &place(&kept, &paths)),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// What commands of a running session changed in its image so far.
+fn of_image(session: &OsStr) -> Result<ImageReview, Error> {
+    let snapshot = Client::connect(&session.to_string_lossy())?.snapshot()?;
+    let name = snapshot.image().to_string();
+    let image = Store::open_default()?.find(&name.parse()?)?;
+    ImageReview::of(&snapshot, image.ok_or(ImageError::NotFound { name })?)
+}
+
+/// A path of an image, relative to its root.
+fn in_root(path: &Path) -> PathBuf {
+    normal(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Prints a diff.
+fn show(diff: &Diff, review: &dyn Reviewed, paths: &[PathBuf], place: &str) -> Result<ExitCode, Error> {
     let paint = Paint::stdout();
-    let shown = Shown::of(&review, &paths);
+    let shown = Shown::of(review, paths);
     if shown.entries.is_empty() {
-        report::say(format_args!("kennel: nothing was changed {}", place(&kept, &paths)));
+        report::say(format_args!("kennel: nothing was changed {place}"));
         return Ok(ExitCode::SUCCESS);
     }
     let format = Format { paint, context: diff.unified.unwrap_or(CONTEXT) };
@@ -311,12 +336,12 @@ fn place(kept: &KeptChanges, paths: &[PathBuf]) -> String {
 
 /// The entries of a diff.
 struct Shown<'r> {
-    review: &'r Review,
+    review: &'r dyn Reviewed,
     entries: Vec<Entry>,
 }
 
 impl<'r> Shown<'r> {
-    fn of(review: &'r Review, paths: &[PathBuf]) -> Self {
+    fn of(review: &'r dyn Reviewed, paths: &[PathBuf]) -> Self {
         let files = review.files();
         let next = files.iter().skip(1).map(Some).chain([None]);
         let shown = files.iter().zip(next).filter(|(change, next)| !diff::is_shown_by(change, *next));
