@@ -115,6 +115,10 @@ impl PullError {
                  image from an archive"
                     .into()
             }
+            // What `openssl req -x509` makes.
+            Self::Tls { reason, .. } if reason.contains("CaUsedAsEndEntity") => {
+                "its certificate is that of an authority: give it one with basicConstraints=CA:FALSE".into()
+            }
             Self::Tls { .. } => {
                 "let SSL_CERT_FILE name the certificates of its authority, or install ca-certificates; a registry that \
                  speaks plain HTTP must be in images.insecure_registries of config.toml"

@@ -470,6 +470,18 @@ fn a_registry_is_believed_if_the_host_knows_its_authority() {
     assert_eq!(stdout(&output), format!("{}  {name}", image.digest()), "{output:?}");
 }
 
+/// As `openssl req -x509` makes them.
+#[test]
+fn a_registry_with_the_certificate_of_an_authority_needs_another() {
+    let (registry, authority) = Registry::as_authority();
+    let puller = puller!();
+    let mut command = puller.0.command(&["pull", &format!("{}/a:1", registry.host)]);
+    let file = puller.0.file("authority.pem", authority);
+    let output = puller.prepare(&mut command).env("SSL_CERT_FILE", file).output().unwrap();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(stderr(&output).contains("basicConstraints=CA:FALSE"), "{output:?}");
+}
+
 #[test]
 fn a_mirror_is_asked_in_place_of_the_registry() {
     let image = Image::new(vec![layer("one")]);

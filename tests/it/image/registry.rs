@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::{ServerConfig, ServerConnection, StreamOwned, pki_types::PrivateKeyDer};
 use serde_json::{Value, json};
 
@@ -85,6 +85,14 @@ impl Response {
 
 type Handler = dyn Fn(&Request) -> Response + Send + Sync;
 
+fn tls(certificate: &Certificate, key: &KeyPair) -> Arc<ServerConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let config = builder.unwrap().with_no_client_auth();
+    Arc::new(config.with_single_cert(vec![certificate.der().clone()], key).unwrap())
+}
+
 /// A server at a port of its own. It ends with this.
 pub(super) struct Registry {
     /// `127.0.0.1:PORT`
@@ -109,13 +117,17 @@ impl Registry {
         let key = KeyPair::generate().unwrap();
         let names = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
         let certificate = names.signed_by(&key, &issuer).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let config = builder.unwrap().with_no_client_auth().with_single_cert(
-            vec![certificate.der().clone()],
-            PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
-        );
-        (Self::serve(Some(Arc::new(config.unwrap())), move |request| content.answer(request)), authority)
+        (Self::serve(Some(tls(&certificate, &key)), move |request| content.answer(request)), authority)
+    }
+
+    /// One that shows the certificate of an authority as its own: the text is that.
+    pub(super) fn as_authority() -> (Self, String) {
+        let mut parameters = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let certificate = parameters.self_signed(&key).unwrap();
+        let registry = Self::serve(Some(tls(&certificate, &key)), |_| unreachable!());
+        (registry, certificate.pem())
     }
 
     fn serve(
