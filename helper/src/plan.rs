@@ -24,6 +24,9 @@ pub const ROOT_SOURCE: &CStr = c"kennel-root";
 /// Where the new root is mounted until it is the root. Any directory works, and /proc always exists.
 pub const NEW_ROOT: &CStr = c"/proc";
 
+/// Where the overlay of another root is mounted: a directory of the new root.
+pub const OTHER_ROOT: &CStr = c"/proc/root";
+
 /// Most private file systems that the inside checks after a command ([`Step::CheckTmpfs`]).
 pub const MOST_TMPFS: usize = 8;
 
@@ -141,8 +144,8 @@ enum Step<'w> {
     /// move_mount(2) of all layers into the old root, which [`PivotRoot`](Step::PivotRoot) detaches. What
     /// they show stays.
     DetachLayers {},
-    /// mount(2): mounts an overlay at `root`, a directory of the new root, with these options. The names of
-    /// its layers lead from the host's directory `layers`. The options may name the new root, which is at
+    /// mount(2): mounts an overlay at [`OTHER_ROOT`] with these options. The names of its layers lead from
+    /// the host's directory `layers`. The options may name directories of the new root, which is at
     /// [`NEW_ROOT`], and the host's directory `kept`, which is bound to `kept` there unless its path is
     /// empty. Later steps see the overlay as the new root.
     Root { layers: Inode<'w>, options: &'w CStr, kept: Inode<'w> },

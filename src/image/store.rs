@@ -3,8 +3,7 @@
 //!
 //! | in the store | is |
 //! | --- | --- |
-//! | `names/HASH.json` | a name, the digest of its image, and that of the manifest that a registry had for it
-//! |
+//! | `names/HASH.json` | a name, the digest of its image, and that of the registry's manifest |
 //! | `images/DIGEST.json` | an image: its configuration, and its layers, lowest first |
 //! | `layers/ID/` | a layer in the form of overlayfs with `userxattr` |
 //! | `layers/ID.json` | what is known of a layer; its lock while one imports or removes it |

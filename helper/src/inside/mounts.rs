@@ -8,7 +8,7 @@ use crate::{
         EPROTO, ESTALE, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY, MS_MOVE, MS_NODEV, MS_NOSUID,
         MS_RDONLY,
     },
-    plan::{Inode, NEW_ROOT, ROOT_SOURCE, Target, Within},
+    plan::{Inode, NEW_ROOT, OTHER_ROOT, ROOT_SOURCE, Target, Within},
     sys::{self, Errno, Fd},
 };
 
@@ -146,7 +146,7 @@ fn configure(overlay: &Fd, lower: &Fd, changes: &Fd) -> Result<(), Errno> {
     sys::create_file_system(overlay)
 }
 
-/// Mounts an overlay over `root` in the new root, and enters it. See `Root`.
+/// Mounts another root over a directory of the new root, and enters it. See `Root`.
 pub(crate) fn overlay_root(
     root: &Fd,
     layers: Inode<'_>,
@@ -157,8 +157,8 @@ pub(crate) fn overlay_root(
         bind(root, kept, Target { path: c"kept", within: Within::Root }, 0)?;
     }
     sys::change_dir_to(&open_inode(layers)?)?;
-    sys::mount(Some(ROOT_SOURCE), c"/proc/root", Some(c"overlay"), MS_NOSUID | MS_NODEV, Some(options))?;
-    let mount = sys::open_path(Some(root), c"root")?;
+    sys::mount(Some(ROOT_SOURCE), OTHER_ROOT, Some(c"overlay"), MS_NOSUID | MS_NODEV, Some(options))?;
+    let mount = sys::open_path(None, OTHER_ROOT)?;
     sys::change_dir_to(&mount)?;
     Ok(mount)
 }

@@ -131,3 +131,9 @@ fn configurations_of_docker_and_oci_are_read() {
         ImageConfig::from_json(bad.as_bytes()).expect_err(bad);
     }
 }
+
+#[test]
+fn a_short_name_is_the_beginning_of_a_digest() {
+    let digest: Digest = format!("sha256:{HEX}").parse().expect("a digest");
+    assert_eq!(digest.short(), "73m324567s3ga9luvkp2cmve94");
+}
