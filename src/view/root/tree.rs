@@ -33,8 +33,8 @@ pub(crate) struct LayerTree {
     known: Mutex<HashMap<PathBuf, Known>>,
 }
 
-/// What is at a path, and where the host has it: for a directory the directories that it is made of, uppermost
-/// first.
+/// What is at a path, and where the host has it: for a directory the directories that it is made of,
+/// uppermost first.
 type Known = (Found, Arc<[PathBuf]>);
 
 /// What is at a path of the tree.
