@@ -23,6 +23,9 @@ use crate::report::place_kind::PlaceKind;
 pub struct InForce {
     /// The directory in which commands start.
     pub directory: PathBuf,
+    /// The root file system: `image` and its digest, or `directory` and its path. `None` for the host's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
     /// What is visible or hidden, by path, parents first.
     pub places: Vec<Place>,
     /// The names of the variables of a command's environment. Values may be secrets.

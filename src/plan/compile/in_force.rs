@@ -22,6 +22,7 @@ impl Compiled {
             })
         });
         InForce {
+            root: self.view.root.as_ref().map(|root| root.words()),
             directory: self.commands.directory.clone(),
             places: places.collect(),
             variables: names.collect(),

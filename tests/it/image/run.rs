@@ -132,6 +132,13 @@ fn images_are_named_in_reports_and_missing_ones_in_errors() {
     let (digest, _) = images.images.list().remove(0);
     let report = fs::read_to_string(report).unwrap();
     assert!(report.contains(&format!("image {digest}, and only what is granted is visible")), "{report}");
+    let show = |flags: &[&str]| {
+        let mut kennel = Command::new(kennel_path());
+        kennel.args(["policy", "show", "--image", "app:1"]).args(flags);
+        stdout(&kennel.env("KENNEL_IMAGES", images.images.store()).output().unwrap())
+    };
+    assert!(show(&[]).contains(&format!("image {digest}  (--image)")), "{}", show(&[]));
+    assert!(show(&["--json"]).contains(&format!("\"root\": \"image {digest}\"")), "{}", show(&["--json"]));
     let run = |flags: &[&str]| {
         let mut kennel = Command::new(kennel_path());
         kennel.arg("run").args(flags).args(["--", "true"]).env("KENNEL_IMAGES", images.images.store());

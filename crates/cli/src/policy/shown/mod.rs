@@ -62,6 +62,10 @@ impl Holds<'_> {
             let files = if files.is_empty() { &none[..] } else { &files };
             files.iter().for_each(|file| put("files read", file.clone(), ""));
         }
+        if let Some(root) = &self.in_force.root {
+            let key = if self.policy.image.is_some() { "image" } else { "root" };
+            put("root", root.clone(), self.origins.get(key));
+        }
         put("commands start in", short(&self.in_force.directory), self.origins.get("cwd"));
     }
 
