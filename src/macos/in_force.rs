@@ -31,7 +31,7 @@ impl Cell {
         let mut variables: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
         variables.sort();
         variables.dedup();
-        InForce { directory: self.places.directory.clone(), places, variables }
+        InForce { directory: self.places.directory.clone(), root: None, places, variables }
     }
 }
 
