@@ -61,6 +61,10 @@ impl fmt::Display for Version {
 /// The oldest supported kernel: mount_setattr(2) came with Linux 5.12.
 pub(crate) const OLDEST: Version = Version(5, 12);
 
+/// First kernel with user extended attributes on tmpfs. Without them an overlay cannot replace one directory
+/// by another.
+pub(crate) const OLDEST_IN_MEMORY: Version = Version(6, 6);
+
 /// The user and group as which PID 1 of root's sandboxes opens files of /etc. It owns nothing, so the kernel
 /// shows what every user may read. Distributions and service managers leave this id free.
 pub(crate) const READER: u32 = 65533;

@@ -15,6 +15,7 @@ use std::{fs, io, slice};
 use kennel_helper::plan::{Step, Within};
 use nix::fcntl::OFlag;
 
+use crate::host::OLDEST_IN_MEMORY;
 use crate::plan::{Section, absolute, relative};
 use crate::policy::glob::Pattern;
 use crate::policy::overlay::Overlay;
@@ -31,7 +32,6 @@ use crate::sys::file_system::FileSystem;
 use crate::sys::inode::Identity;
 use crate::view::cache_store::{OTHERS, UPPER, WORK};
 use crate::view::inputs::Inputs;
-use crate::view::layers::OLDEST_IN_MEMORY;
 use crate::view::node::TmpfsSize;
 use crate::view::paths::resolved::ResolvedPath;
 use crate::view::paths::source::BindSource;

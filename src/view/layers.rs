@@ -11,7 +11,7 @@ use kennel_helper::plan::MOST_LAYERS;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, faccessat};
 
-use crate::host::Version;
+use crate::host::OLDEST_IN_MEMORY;
 use crate::policy::profile::Caches;
 use crate::report::failure;
 use crate::report::place_kind::PlaceKind;
@@ -21,10 +21,6 @@ use crate::view::cache_store::CacheStore;
 use crate::view::inputs::{Inputs, SandboxKind, may_have_layers};
 use crate::view::paths::source::{BindSource, SourceKind};
 use crate::view::{Access, Node, Unlayered, View};
-
-/// First kernel with user extended attributes on tmpfs. Without them an overlay cannot replace one directory
-/// by another.
-pub(crate) const OLDEST_IN_MEMORY: Version = Version(6, 6);
 
 /// Inodes of one layer: its directory, `upper`, `work`, `work/work`, and the room for its extended
 /// attributes.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::caller::Caller;
-use crate::host::{Host, Version};
+use crate::host::{Host, OLDEST_IN_MEMORY};
 use crate::image::{Image, ImageError, Store};
 use crate::policy::Policy;
 use crate::report::enforcement::Protection;
@@ -26,10 +26,6 @@ use crate::sys::lexical::clean;
 use crate::view::paths::source::{BindSource, SourceKind};
 use crate::view::root::tree::{Found, LayerTree};
 use crate::view::root::user::RootUser;
-
-/// First kernel with user extended attributes on tmpfs, which an overlay needs for its changes. On a disk
-/// they are older.
-const CHANGES_IN_MEMORY: Version = Version(6, 6);
 
 /// The most bytes of the names of layers, with a byte between them. The options of mount(2) are a page, with
 /// the byte at its end; the other options have at most 120.
@@ -97,7 +93,7 @@ impl OtherRoot {
         match self.tree.find(path) {
             Found::Nothing => None,
             Found::Directory => Some(SourceKind::Directory),
-            Found::Link { .. } | Found::File { .. } => Some(SourceKind::File),
+            Found::Link { .. } | Found::File => Some(SourceKind::File),
         }
     }
 }
@@ -113,13 +109,13 @@ fn find_image(name: &str, caller: &Caller) -> Result<(Image, BindSource), Error>
 }
 
 fn check_host(host: &Host, policy: &Policy) -> Result<(), Error> {
-    if host.kernel >= CHANGES_IN_MEMORY || policy.image_upper.is_some() {
+    if host.kernel >= OLDEST_IN_MEMORY || policy.image_upper.is_some() {
         return Ok(());
     }
     let remedy = remedy![
         "keep the changes on a disk with ",
         SettingKey::ImageUpper.to("disk"),
-        format!(", or use Linux {CHANGES_IN_MEMORY} or later")
+        format!(", or use Linux {OLDEST_IN_MEMORY} or later")
     ];
     Err(Error::Unavailable {
         protection: Protection::Root,

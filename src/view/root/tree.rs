@@ -45,10 +45,8 @@ pub(crate) enum Found {
     Link {
         to: PathBuf,
     },
-    /// A regular file, or one of any other kind, and where the host has it.
-    File {
-        on_host: PathBuf,
-    },
+    /// A regular file, or one of any other kind.
+    File,
 }
 
 impl LayerTree {
@@ -137,19 +135,16 @@ impl LayerTree {
                 return nothing();
             }
             let to = (kind(&stat) == FileKind::Link).then(|| fs::read_link(&on_host).ok()).flatten();
-            let found = match to {
-                Some(to) => Found::Link { to },
-                None => Found::File { on_host: on_host.clone() },
-            };
-            return (found, [on_host].into());
+            return (to.map_or(Found::File, |to| Found::Link { to }), [on_host].into());
         }
         if parts.is_empty() { nothing() } else { (Found::Directory, parts.into()) }
     }
 
     /// The text of a small regular file, over the links of the tree. `None` if there is none.
     pub(crate) fn read(&self, path: &str) -> Option<String> {
-        let Found::File { on_host } = self.find(&self.follow(Path::new(path), |_| true)) else { return None };
-        let file = fs::File::options().read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(on_host).ok()?;
+        let (Found::File, on_host) = self.known(&self.follow(Path::new(path), |_| true)) else { return None };
+        let mut options = fs::File::options();
+        let file = options.read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(on_host.first()?).ok()?;
         let metadata = file.metadata().ok()?;
         if !metadata.is_file() || metadata.len() > LARGEST {
             return None;

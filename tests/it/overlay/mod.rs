@@ -50,22 +50,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{
-    Overlay, Policy, Session,
-    overlay::Change,
-    probe::{Host, Version},
-};
+use kennel::{Overlay, Policy, Session, overlay::Change};
 
-pub(crate) use crate::support::workspace_on_disk as workspace;
 use crate::support::{TempDir, World, session::shell};
+pub(crate) use crate::support::{keeps_changes_in_memory as in_memory, workspace_on_disk as workspace};
 
 /// Where the pass `disk` makes its directories for changes.
 const UPPERS: &str = "KENNEL_TEST_UPPERS";
-
-/// Whether an overlay in memory works here.
-pub(crate) fn in_memory() -> bool {
-    Host::detect().kernel >= Version(6, 6)
-}
 
 /// Whether this pass has overlays here.
 pub fn available() -> bool {

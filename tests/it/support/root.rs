@@ -8,6 +8,8 @@ use std::{
     process::Command,
 };
 
+use kennel::probe::{Host, Version};
+
 use super::{TempDir, workspace};
 
 /// What tests run in it.
@@ -30,10 +32,7 @@ pub(crate) use require_root;
 
 /// Whether the tmpfs of this kernel has the user attributes that an overlay needs for its changes.
 pub fn keeps_changes_in_memory() -> bool {
-    let name = nix::sys::utsname::uname().unwrap();
-    let release = name.release().to_str().unwrap();
-    let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
-    (numbers.next(), numbers.next()) >= (Some(6), Some(6))
+    Host::detect().kernel >= Version(6, 6)
 }
 
 /// A directory with [`PROGRAMS`], the libraries that they load, and two users. `/bin` and `/lib` are links,
