@@ -138,7 +138,7 @@ pub mod client {
 pub mod files {
     pub use crate::serve::client::files::NewFile;
     pub use crate::session::confine::{OpenHow, PathEscape, confine_path, open_beneath};
-    pub use crate::session::files::stream::{FileEntry, FileInfo, FileReader, FileWriter};
+    pub use crate::session::files::stream::{FileDetails, FileEntry, FileInfo, FileReader, FileWriter};
     pub use crate::sys::inode::FileKind;
     pub use crate::sys::mode::Mode;
 }

@@ -21,7 +21,7 @@ use tokio::io::{AsyncRead, AsyncWriteExt, BufReader};
 use crate::report::error::Error;
 use crate::session::Session;
 use crate::session::files::replace::{NEW_FILE, open_file};
-use crate::session::files::stream::{FileEntry, FileInfo, FileReader, FileWriter, failed};
+use crate::session::files::stream::{FileDetails, FileEntry, FileInfo, FileReader, FileWriter, failed};
 use crate::session::files::view_fd::FileCall;
 use crate::sys::{blocking, dirfd};
 
@@ -154,6 +154,37 @@ impl Session {
     /// As described above.
     pub async fn stat(&self, path: impl AsRef<Path>) -> Result<FileInfo, Error> {
         self.call("look at", path.as_ref(), |call, path| calls::stat(&call, path)).await
+    }
+
+    /// What lstat(2) tells about a file: of a link, not of its target.
+    ///
+    /// # Errors
+    /// As described above.
+    pub async fn details(&self, path: impl AsRef<Path>) -> Result<FileDetails, Error> {
+        self.call("look at", path.as_ref(), |call, path| calls::details(&call, path)).await
+    }
+
+    /// The entries of a directory with their details, sorted by name, without `.` and `..`.
+    ///
+    /// # Errors
+    /// `E2BIG` if there are more than 100,000 names; as described above.
+    pub async fn list_details(&self, path: impl AsRef<Path>) -> Result<Vec<FileDetails>, Error> {
+        self.call("list", path.as_ref(), |call, path| calls::list_details(&call, path)).await
+    }
+
+    /// Moves a file, a link (not its target) or a directory, and replaces a file that is there: rename(2).
+    /// The parent of `to` must exist.
+    ///
+    /// # Errors
+    /// `EXDEV` if the two paths are in different grants; `ENOTEMPTY` if `to` is a directory that is not
+    /// empty; as described above.
+    pub async fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), Error> {
+        let to = to.as_ref().to_owned();
+        let rename = move |call: FileCall, from: &Path| {
+            let to = call.absolute(&to);
+            calls::rename(&call, from, &to)
+        };
+        self.call("move", from.as_ref(), rename).await
     }
 
     /// Creates a directory. Its parent must exist.

@@ -10,18 +10,19 @@ use std::path::{Path, PathBuf};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use nix::fcntl::{OFlag, readlinkat, renameat};
 use nix::sys::stat::{Mode, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::protect::forbid::Creation;
+use crate::protect::recheck;
 use crate::session::files::replace::{
     FilePlace, NEW_FILE, Replacement, open, open_file, refuse_watched, undo_if_watched,
 };
-use crate::session::files::stream::{FileEntry, FileInfo, FileReader, HostWriter};
+use crate::session::files::stream::{FileDetails, FileEntry, FileInfo, FileReader, HostWriter};
 use crate::session::files::view_fd::FileCall;
 use crate::sys::file_system::stores;
-use crate::sys::inode::{is_regular, kind};
+use crate::sys::inode::{FileKind, is_regular, kind};
 use crate::sys::{blocking, dirfd, without_sigxfsz};
 
 /// The most names of a listing.
@@ -61,6 +62,38 @@ pub(crate) fn list(call: &FileCall, path: &Path) -> io::Result<Vec<FileEntry>> {
     Ok(entries)
 }
 
+pub(crate) fn list_details(call: &FileCall, path: &Path) -> io::Result<Vec<FileDetails>> {
+    let directory = open(call.root(), path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+    stores(&directory)?;
+    let mut all = Vec::new();
+    for name in names(directory.try_clone()?)? {
+        // The file may be gone meanwhile.
+        all.extend(details_of(&directory, name)?);
+    }
+    all.sort_by(|first, second| first.name.cmp(&second.name));
+    Ok(all)
+}
+
+pub(crate) fn details(call: &FileCall, path: &Path) -> io::Result<FileDetails> {
+    match FilePlace::find(call.root(), path)? {
+        Some(place) => Ok(details_of(&place.parent, place.name)?.ok_or(Errno::ENOENT)?),
+        // A path such as `/` or `..` ends in no name, so it leads to a directory.
+        None => {
+            let there = open(call.root(), path, OFlag::O_PATH)?;
+            Ok(FileDetails::new(OsString::new(), &fstat(there)?, None))
+        }
+    }
+}
+
+/// `None` if there is no file of this name.
+fn details_of(directory: &OwnedFd, name: OsString) -> io::Result<Option<FileDetails>> {
+    let Some(stat) = dirfd::stat(directory, &name)? else { return Ok(None) };
+    // Somebody may have replaced the link meanwhile.
+    let is_link = kind(&stat) == FileKind::Link;
+    let points_to = is_link.then(|| readlinkat(directory, name.as_os_str()).ok()).flatten();
+    Ok(Some(FileDetails::new(name, &stat, points_to.map(PathBuf::from))))
+}
+
 /// The names of a directory, up to [`MOST_NAMES`]. The names of `names` have a limit in bytes instead.
 fn names(directory: OwnedFd) -> io::Result<Vec<OsString>> {
     let mut names = Vec::new();
@@ -97,6 +130,24 @@ pub(crate) fn remove(call: &FileCall, path: &Path) -> io::Result<()> {
         removed => removed?,
     }
     undo_if_watched(call, &place, Creation::DirectoryOrNothing)
+}
+
+/// rename(2). What a directory brings to a protected path is undone at once.
+pub(crate) fn rename(call: &FileCall, from: &Path, to: &Path) -> io::Result<()> {
+    let from = FilePlace::find(call.root(), from)?.ok_or(Errno::EBUSY)?;
+    let to = FilePlace::find(call.root(), to)?.ok_or(Errno::EEXIST)?;
+    let moved = from.stat()?.ok_or(Errno::ENOENT)?;
+    let making = match kind(&moved) {
+        FileKind::Directory => Creation::DirectoryOrNothing,
+        _ => Creation::File,
+    };
+    from.refuse_mount()?;
+    to.refuse_mount()?;
+    refuse_watched(call, &from, Creation::DirectoryOrNothing)?;
+    refuse_watched(call, &to, making)?;
+    renameat(&from.parent, from.name.as_os_str(), &to.parent, to.name.as_os_str())?;
+    recheck::log(&recheck::undo(call.watches()));
+    undo_if_watched(call, &to, making)
 }
 
 /// Opens a regular file of the host; returns its mode too.

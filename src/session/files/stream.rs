@@ -234,6 +234,28 @@ pub struct FileEntry {
     pub size: u64,
 }
 
+/// What [`Session::details`](crate::session::Session::details) returns: a file as lstat(2) has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FileDetails {
+    /// Its name; empty for a path without one, such as `/`.
+    pub name: OsString,
+    /// Kind, size, mode and time, of a link itself.
+    pub info: FileInfo,
+    /// The id of its owner, as the host has it.
+    pub uid: u32,
+    /// The id of its group, as the host has it.
+    pub gid: u32,
+    /// Where a link points to, as readlink(2) says it.
+    pub points_to: Option<PathBuf>,
+}
+
+impl FileDetails {
+    pub(crate) fn new(name: OsString, stat: &FileStat, points_to: Option<PathBuf>) -> Self {
+        Self { name, info: FileInfo::new(stat), uid: stat.st_uid, gid: stat.st_gid, points_to }
+    }
+}
+
 impl FileInfo {
     pub(crate) fn new(stat: &FileStat) -> Self {
         let seconds = Duration::from_secs(stat.st_mtime.unsigned_abs());

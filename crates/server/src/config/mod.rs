@@ -1,0 +1,271 @@
+//! `serve.toml`, templates and tokens: read, checked, and made whole before anything is served.
+
+pub(crate) mod template;
+pub(crate) mod tokens;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kennel::Span;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::Problem;
+use crate::arguments::Serve;
+use crate::config::template::{Template, TemplateFile};
+use crate::wire::StateDirectory;
+use crate::wire::id::{LONGEST_NAME, MOST_HOSTS, is_worker_name};
+
+/// Where the server listens without a file: the port of E2B's own daemon.
+const USUAL_ADDRESS: &str = "127.0.0.1:49983";
+
+/// The keys of `serve.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ServeFile {
+    listen: Option<String>,
+    state: Option<PathBuf>,
+    name: String,
+    hosts: u8,
+    domain: Option<String>,
+    tokens: Option<PathBuf>,
+    insecure: bool,
+    tls: Option<TlsFiles>,
+    sandboxes: usize,
+    connections: usize,
+    queue: usize,
+    admit_wait: Span,
+    orphan: Span,
+    drain: Span,
+    audit: Option<PathBuf>,
+    template: BTreeMap<String, TemplateFile>,
+}
+
+impl Default for ServeFile {
+    fn default() -> Self {
+        let seconds = |seconds| Span::from(Duration::from_secs(seconds));
+        Self {
+            listen: None,
+            state: None,
+            name: "kennel".to_owned(),
+            hosts: 4,
+            domain: None,
+            tokens: None,
+            insecure: false,
+            tls: None,
+            sandboxes: 1000,
+            connections: 10_000,
+            queue: 256,
+            admit_wait: seconds(2),
+            orphan: seconds(600),
+            drain: seconds(3600),
+            audit: None,
+            template: BTreeMap::new(),
+        }
+    }
+}
+
+/// Where a certificate and its key are, in PEM.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TlsFiles {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+/// Where the server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Listen {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+/// What the server does: the file with its defaults, checked.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) listen: Listen,
+    pub(crate) state: StateDirectory,
+    /// The name of this worker, with which the ids of its sandboxes begin.
+    pub(crate) name: String,
+    pub(crate) hosts: u8,
+    /// Ports are at `PORT-ID.DOMAIN`.
+    pub(crate) domain: Option<String>,
+    /// The file of tokens. Without one, there is one key in the state directory.
+    pub(crate) tokens: Option<PathBuf>,
+    pub(crate) tls: Option<TlsFiles>,
+    /// The most sandboxes that run at once.
+    pub(crate) sandboxes: usize,
+    pub(crate) connections: usize,
+    /// The most creations that wait.
+    pub(crate) queue: usize,
+    /// How long a creation waits.
+    pub(crate) admit_wait: Duration,
+    /// How long hosts go on without a front.
+    pub(crate) orphan: Duration,
+    /// How long sandboxes may run on after SIGTERM.
+    pub(crate) drain: Duration,
+    /// The audit log.
+    pub(crate) audit: Option<PathBuf>,
+    pub(crate) templates: BTreeMap<String, Template>,
+}
+
+impl Config {
+    pub(crate) fn read(serve: &Serve) -> Result<Self, Problem> {
+        let (file, directory): (ServeFile, PathBuf) = match &serve.config {
+            Some(path) => {
+                let absolute = std::path::absolute(path).map_err(Problem::about(path.display()))?;
+                (parse(path)?, absolute.parent().unwrap_or(Path::new("/")).to_owned())
+            }
+            None => (ServeFile::default(), PathBuf::from("/")),
+        };
+        let about = |key: &str, reason: String| {
+            let name = serve.config.as_deref().map_or("kennel serve".into(), Path::to_string_lossy);
+            Problem(format!("{name}: {key}: {reason}"))
+        };
+        if !is_worker_name(&file.name) {
+            let reason = format!(
+                "{:?} is no label of a domain: at most {LONGEST_NAME} lower-case letters, digits and hyphens",
+                file.name
+            );
+            return Err(about("name", reason));
+        }
+        if !(1..=MOST_HOSTS).contains(&file.hosts) {
+            return Err(about("hosts", format!("{}: 1 to {MOST_HOSTS} are possible", file.hosts)));
+        }
+        let listen = serve.listen.as_deref().or(file.listen.as_deref()).unwrap_or(USUAL_ADDRESS);
+        let listen = parse_listen(listen, &directory).map_err(|reason| about("listen", reason))?;
+        let tokens = file.tokens.map(|path| directory.join(path));
+        if let Listen::Tcp(address) = &listen
+            && !address.ip().is_loopback()
+        {
+            if tokens.is_none() {
+                let reason = format!(
+                    "{address} is no loopback address, and there are no tokens; name a file: tokens = \"tokens.toml\""
+                );
+                return Err(about("listen", reason));
+            }
+            if file.tls.is_none() && !file.insecure {
+                let reason = format!(
+                    "{address} is no loopback address, and keys would pass in the clear; set [tls], or insecure = true behind a proxy with TLS"
+                );
+                return Err(about("listen", reason));
+            }
+        }
+        let state = match serve.state.clone().or_else(|| file.state.map(|path| directory.join(path))) {
+            Some(state) => std::path::absolute(&state).map_err(Problem::about(state.display()))?,
+            None => usual_state()?,
+        };
+        let mut files = file.template;
+        if files.is_empty() {
+            files.insert("base".to_owned(), TemplateFile::default());
+        }
+        let state = StateDirectory(state);
+        let mut templates = BTreeMap::new();
+        for (name, template) in files {
+            let made = Template::new(template, &directory, &state);
+            let made = made.map_err(|reason| about(&format!("template.{name}"), reason))?;
+            templates.insert(name, made);
+        }
+        let in_directory = |path: PathBuf| directory.join(path);
+        Ok(Self {
+            listen,
+            state,
+            name: file.name,
+            hosts: file.hosts,
+            domain: file.domain.map(|domain| domain.to_ascii_lowercase()),
+            tokens,
+            tls: file.tls.map(|files| TlsFiles {
+                certificate: in_directory(files.certificate),
+                key: in_directory(files.key),
+            }),
+            sandboxes: file.sandboxes,
+            connections: file.connections,
+            queue: file.queue,
+            admit_wait: file.admit_wait.duration(),
+            orphan: file.orphan.duration(),
+            drain: file.drain.duration(),
+            audit: file.audit.map(in_directory),
+            templates,
+        })
+    }
+}
+
+fn parse_listen(text: &str, directory: &Path) -> Result<Listen, String> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return Ok(Listen::Unix(directory.join(path)));
+    }
+    let address = text.parse().map_err(|_| format!("{text:?}: ADDRESS:PORT or unix:PATH is expected"))?;
+    Ok(Listen::Tcp(address))
+}
+
+fn usual_state() -> Result<PathBuf, Problem> {
+    let of = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = of("XDG_STATE_HOME").or_else(|| of("HOME").map(|home| home.join(".local/state")));
+    let missing =
+        || Problem("neither HOME nor XDG_STATE_HOME is set: name a directory with --state".to_owned());
+    state.map(|state| state.join("kennel/serve")).ok_or_else(missing)
+}
+
+/// Reads a file of TOML. Mistakes are named with line and column.
+pub(crate) fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, Problem> {
+    let text = fs::read_to_string(path).map_err(Problem::about(path.display()))?;
+    toml::from_str(&text).map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().map_or(0, |rest| rest.chars().count()) + 1;
+        Problem(format!("{}:{line}:{column}: {}", path.display(), error.message()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Config, String> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("serve.toml");
+        fs::write(&path, text).expect("written");
+        let state = Some(dir.path().join("state"));
+        Config::read(&Serve { config: Some(path), listen: None, state })
+            .map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn an_empty_file_has_all_defaults() {
+        let config = read("").expect("good");
+        assert_eq!(config.listen, Listen::Tcp(USUAL_ADDRESS.parse().expect("an address")));
+        assert_eq!((config.hosts, config.name.as_str()), (4, "kennel"));
+        assert_eq!(config.templates.keys().collect::<Vec<_>>(), ["base"]);
+    }
+
+    #[test]
+    fn an_open_address_needs_tokens_and_tls() {
+        let open = "listen = '0.0.0.0:1'\n";
+        assert!(read(open).expect_err("no tokens").contains("there are no tokens"));
+        let tokens = format!("{open}tokens = 't.toml'\n");
+        assert!(read(&tokens).expect_err("no TLS").contains("in the clear"));
+        read(&format!("{tokens}insecure = true")).expect("said so");
+        read(&format!("{tokens}tls = {{ certificate = 'c', key = 'k' }}")).expect("TLS");
+        read("listen = 'unix:s'").expect("a socket");
+        read("listen = '[::1]:1'").expect("loopback");
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_place() {
+        for (text, words) in [
+            ("hostz = 1", "serve.toml:1:1: unknown field `hostz`"),
+            ("\n\nhosts = 'x'", "serve.toml:3:9: invalid type"),
+            ("hosts = 0", "hosts: 0: 1 to 36 are possible"),
+            ("name = 'A_b'", "name: \"A_b\" is no label"),
+            ("listen = 'x'", "listen: \"x\": ADDRESS:PORT"),
+            ("[template.a]\npolicy = 'missing.toml'", "template.a: policy: "),
+            ("[template.a]\nfiles = 'missing'", "template.a: files: "),
+        ] {
+            let error = read(text).expect_err(text);
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+}

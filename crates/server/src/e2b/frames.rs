@@ -1,0 +1,133 @@
+//! Frames of the Connect protocol: a byte of flags, four bytes of length, and JSON. The last frame of a stream has
+//! the flag 2.
+//!
+//! The crate `connectrpc` was looked at: it generates code from protocol buffers, whose binary form no client of
+//! these routes sends, and brings a compiler for them. These are the lines that remain.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use crate::wire::failure::Failure;
+
+/// The longest message of a client.
+pub(crate) const MOST: usize = 16 << 20;
+
+const HEAD: usize = 5;
+const COMPRESSED: u8 = 1;
+const END: u8 = 2;
+
+/// Adds a message.
+pub(crate) fn put(frames: &mut BytesMut, json: &[u8]) {
+    head(frames, 0, json.len());
+    frames.put_slice(json);
+}
+
+/// Adds the end of the stream: without a failure, everything before it is all there is.
+pub(crate) fn put_end(frames: &mut BytesMut, failure: Option<&Failure>) {
+    let json = match failure {
+        None => "{}".to_owned(),
+        Some(failure) => {
+            serde_json::json!({ "error": { "code": failure.code(), "message": failure.message } }).to_string()
+        }
+    };
+    head(frames, END, json.len());
+    frames.put_slice(json.as_bytes());
+}
+
+fn head(frames: &mut BytesMut, flags: u8, length: usize) {
+    frames.put_u8(flags);
+    // Messages are pieces of output, or short.
+    frames.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+}
+
+/// Takes frames out of a body that arrives in pieces.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    buffer: BytesMut,
+    is_over: bool,
+}
+
+impl Frames {
+    pub(crate) fn add(&mut self, piece: &[u8]) {
+        if !self.is_over {
+            self.buffer.extend_from_slice(piece);
+        }
+    }
+
+    /// The next message that is complete; `None` if there is none yet, or after the last one.
+    pub(crate) fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+        let Some((head, _)) = self.buffer.split_first_chunk::<HEAD>() else { return Ok(None) };
+        let [flags, length @ ..] = *head;
+        let length = u32::from_be_bytes(length) as usize;
+        if length > MOST {
+            return Err(Failure::new(
+                axum::http::StatusCode::PAYLOAD_TOO_LARGE,
+                format!("a message of {length} bytes: {MOST} is the limit"),
+            ));
+        }
+        if flags & COMPRESSED != 0 {
+            return Err(Failure::not_done("compressed messages are not read: send them as they are"));
+        }
+        if self.buffer.len() < HEAD + length {
+            return Ok(None);
+        }
+        self.buffer.advance(HEAD);
+        let message = self.buffer.split_to(length).freeze();
+        if flags & END != 0 {
+            self.is_over = true;
+            self.buffer.clear();
+            return Ok(None);
+        }
+        Ok(Some(message))
+    }
+
+    /// The body has ended.
+    ///
+    /// # Errors
+    /// It was cut off within a frame.
+    pub(crate) fn end(&self) -> Result<(), Failure> {
+        if self.buffer.is_empty() { Ok(()) } else { Err(Failure::bad("the body ends within a message")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn framed(messages: &[&[u8]]) -> BytesMut {
+        let mut frames = BytesMut::new();
+        messages.iter().for_each(|message| put(&mut frames, message));
+        put_end(&mut frames, None);
+        frames
+    }
+
+    #[test]
+    fn messages_come_out_as_they_went_in_however_they_are_cut() {
+        let messages: [&[u8]; 4] = [b"{}", b"", b"{\"a\":1}", &[b'x'; 70_000]];
+        let body = framed(&messages);
+        for size in [1, 2, 4, 5, 6, 7, 1000, body.len()] {
+            let (mut frames, mut found) = (Frames::default(), Vec::new());
+            for piece in body.chunks(size) {
+                frames.add(piece);
+                while let Some(message) = frames.next().expect("good") {
+                    found.push(message);
+                }
+            }
+            assert!(found.iter().map(|message| &message[..]).eq(messages), "pieces of {size}");
+            frames.end().expect("complete");
+        }
+    }
+
+    #[test]
+    fn what_is_no_frame_is_refused() {
+        let mut frames = Frames::default();
+        frames.add(&[0, 0xff, 0xff, 0xff, 0xff]);
+        assert_eq!(frames.next().expect_err("too long").status, 413);
+        let mut frames = Frames::default();
+        frames.add(&[1, 0, 0, 0, 1, b'x']);
+        assert_eq!(frames.next().expect_err("compressed").status, 501);
+        let mut frames = Frames::default();
+        frames.add(&[0, 0, 0, 0, 9, b'x']);
+        assert!(frames.next().expect("not yet").is_none());
+        frames.end().expect_err("cut off");
+    }
+}

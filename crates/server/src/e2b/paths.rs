@@ -1,0 +1,132 @@
+//! Paths of a sandbox, and what several calls do to them. Every call has the rights of a command.
+
+use std::ffi::OsString;
+use std::path::{Component, Path, PathBuf};
+
+use kennel::files::FileKind;
+use kennel::{Error, Session};
+
+use crate::wire::HOME;
+use crate::wire::failure::Failure;
+
+/// The deepest directory that is removed or listed.
+const DEEPEST: usize = 256;
+
+/// The absolute path that a client means: a relative one, and `~`, begin in the sandbox's own directory.
+pub(crate) fn absolute(path: &str) -> Result<PathBuf, Failure> {
+    if path.is_empty() {
+        return Err(Failure::bad("path: missing"));
+    }
+    if path.contains('\0') {
+        return Err(Failure::bad("path: it contains a NUL"));
+    }
+    let path = match path.strip_prefix('~') {
+        Some("") => HOME,
+        Some(rest) if rest.starts_with('/') => rest.trim_start_matches('/'),
+        _ => path,
+    };
+    let mut clean = PathBuf::from("/");
+    for component in Path::new(HOME).join(path).components() {
+        match component {
+            Component::Normal(name) => clean.push(name),
+            Component::ParentDir => {
+                clean.pop();
+            }
+            _ => {}
+        }
+    }
+    Ok(clean)
+}
+
+fn is_missing(error: &Error) -> bool {
+    matches!(error, Error::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+}
+
+fn exists(error: &Error) -> bool {
+    matches!(error, Error::File { source, .. } if source.kind() == std::io::ErrorKind::AlreadyExists)
+}
+
+/// Makes a directory and those above it. Returns whether it is new.
+pub(crate) async fn make_directory(session: &Session, path: &Path) -> Result<bool, Failure> {
+    let mut missing = vec![path];
+    let mut is_new = true;
+    while let Some(next) = missing.pop() {
+        match session.mkdir(next).await {
+            Ok(()) => is_new = true,
+            Err(error) if exists(&error) => {
+                is_new = false;
+                if !session.stat(next).await?.is_dir() {
+                    return Err(Failure::bad(format!("{}: it is no directory", next.display())));
+                }
+            }
+            Err(error) if is_missing(&error) => match next.parent() {
+                Some(above) if missing.len() < DEEPEST => missing.extend([next, above]),
+                _ => return Err(error.into()),
+            },
+            // `/` and mounts are there, and nobody may make them.
+            Err(error) => match session.stat(next).await {
+                Ok(info) if info.is_dir() => is_new = false,
+                _ => return Err(error.into()),
+            },
+        }
+    }
+    Ok(is_new)
+}
+
+/// Makes the directories above a file.
+pub(crate) async fn make_parent(session: &Session, path: &Path) -> Result<(), Failure> {
+    let Some(above) = path.parent() else { return Ok(()) };
+    match session.stat(above).await {
+        Ok(info) if info.is_dir() => Ok(()),
+        _ => make_directory(session, above).await.map(|_| ()),
+    }
+}
+
+/// Removes a file, or a directory with all that is in it. It is no error that nothing is there.
+pub(crate) async fn remove(session: &Session, path: &Path) -> Result<(), Failure> {
+    enum Step {
+        Look(PathBuf),
+        Remove(PathBuf),
+    }
+    let mut steps = vec![Step::Look(path.to_owned())];
+    while let Some(step) = steps.pop() {
+        let path = match step {
+            Step::Look(path) => match session.details(&path).await {
+                Ok(found) if found.info.kind == FileKind::Directory => {
+                    let names: Vec<OsString> =
+                        session.list(&path).await?.into_iter().map(|entry| entry.name).collect();
+                    steps.push(Step::Remove(path.clone()));
+                    steps.extend(names.into_iter().map(|name| Step::Look(path.join(name))));
+                    continue;
+                }
+                Ok(_) => path,
+                Err(error) if is_missing(&error) => continue,
+                Err(error) => return Err(error.into()),
+            },
+            Step::Remove(path) => path,
+        };
+        match session.remove(&path).await {
+            Err(error) if !is_missing(&error) => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_begin_in_the_sandboxs_own_directory() {
+        let of = |path| absolute(path).expect(path).display().to_string();
+        assert_eq!(of("a/b"), "/home/user/a/b");
+        assert_eq!(of("~"), "/home/user");
+        assert_eq!(of("~/x"), "/home/user/x");
+        assert_eq!(of("~other"), "/home/user/~other");
+        assert_eq!(of("/etc/../tmp/./x//y/"), "/tmp/x/y");
+        assert_eq!(of("../../../.."), "/");
+        absolute("").expect_err("empty");
+        absolute("a\0b").expect_err("a NUL");
+    }
+}

@@ -1,0 +1,293 @@
+//! Control routes at the front: creations are checked, narrowed and admitted, lists come from what hosts have
+//! told, and what is about one sandbox goes to its host.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, to_bytes};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use axum::response::IntoResponse;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use crate::config::tokens::Token;
+use crate::e2b::control::{NO_MEMORY, USUAL_SECONDS, listed};
+use crate::front::Front;
+use crate::front::access::parameters;
+use crate::front::forward::forward;
+use crate::front::narrow::{NetworkRequest, narrow};
+use crate::wire::failure::{Failure, Reason};
+use crate::wire::headers::{IDEMPOTENCY_KEY, NEXT_TOKEN, OWNER};
+use crate::wire::id::{SandboxId, hex};
+use crate::wire::sandbox::{NewSandbox, State, Summary, now};
+
+/// The longest body of a control route.
+const MOST: usize = 1 << 20;
+
+/// Sandboxes of one page of a list, if the client names no number; and the most.
+const PAGE: usize = 100;
+
+/// The template of a client that names none.
+const USUAL_TEMPLATE: &str = "base";
+
+/// A creation, as E2B's clients send it. Other keys are ignored: clients add some.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CreateRequest {
+    #[serde(rename = "templateID")]
+    template: Option<String>,
+    timeout: Option<u64>,
+    #[serde(default)]
+    auto_pause: bool,
+    auto_pause_memory: Option<bool>,
+    allow_internet_access: Option<bool>,
+    #[serde(default)]
+    network: NetworkRequest,
+    metadata: Option<BTreeMap<String, String>>,
+    env_vars: Option<BTreeMap<String, String>>,
+    mcp: Option<serde_json::Value>,
+    iam: Option<serde_json::Value>,
+    volume_mounts: Option<Vec<serde_json::Value>>,
+}
+
+impl Front {
+    /// A request for a control route.
+    pub(crate) async fn control(&self, request: Request<Body>) -> Result<Response<Body>, Failure> {
+        let token = self.access.token(request.headers()).inspect_err(|failure| {
+            self.audit.refused(request.uri().path(), &failure.message);
+        })?;
+        let path = request.uri().path().to_owned();
+        let words: Vec<_> = path.trim_start_matches('/').split('/').collect();
+        let words = if words.first() == Some(&"v2") { words.get(1..).unwrap_or_default() } else { &words };
+        match (request.method(), words) {
+            (&Method::POST, ["sandboxes"]) => self.create(&token, request).await,
+            (&Method::GET, ["sandboxes"]) => self.list(&token, request.uri()),
+            (_, ["sandboxes", id] | ["sandboxes", id, "timeout" | "connect" | "pause" | "metrics"]) => {
+                self.about_sandbox(&token, id, request).await
+            }
+            (_, ["sandboxes", _, "snapshots" | "fork" | "resume" | "network" | "refreshes" | "logs"]) => {
+                Err(Failure::not_done(
+                    "snapshots, forks, logs and changes of the network of a sandbox are not served",
+                ))
+            }
+            (_, ["templates" | "volumes" | "secrets" | "snapshots" | "builds", ..]) => {
+                Err(Failure::not_done(
+                    "templates are made in serve.toml; volumes, secrets and snapshots are not served",
+                ))
+            }
+            _ => Err(Failure::not_done("this route is not served: docs/server.md lists those that are")),
+        }
+    }
+
+    async fn create(&self, token: &Token, request: Request<Body>) -> Result<Response<Body>, Failure> {
+        let begun = Instant::now();
+        if self.is_draining() {
+            return Err(Failure::later(
+                StatusCode::SERVICE_UNAVAILABLE,
+                5,
+                "the worker is ending: ask another one",
+            ));
+        }
+        let (parts, body) = request.into_parts();
+        let body = to_bytes(body, MOST).await.map_err(|_| {
+            Failure::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("the body: more than {MOST} bytes, or cut off"),
+            )
+        })?;
+        let new = self.new_sandbox(token, &parts.headers, &body)?;
+        let template = new.making.template.clone();
+        let admitted = self.admission.admit(token).await.map_err(|(refusal, failure)| {
+            self.metrics.refused(refusal.as_str());
+            self.audit.refused("create", &failure.message);
+            failure
+        })?;
+        let key = new.idempotency.as_ref().map(|(key, _)| first_bytes(&format!("{}:{key}", token.name)));
+        let summary = |id: SandboxId| Summary {
+            id,
+            owner: new.owner.clone(),
+            template: template.clone(),
+            metadata: new.metadata.clone(),
+            state: State::Running,
+            started: now(),
+            deadline: now().saturating_add(new.life_ms),
+            public_ports: new.making.public_ports,
+            memory: None,
+        };
+        let response = self.make(&new, key).await?;
+        if response.status() != StatusCode::CREATED {
+            self.metrics.refused("failed");
+            return Ok(response);
+        }
+        let (parts, body) = response.into_parts();
+        let body = to_bytes(body, MOST).await.map_err(|_| Failure::gone(Some(Reason::SessionLost)))?;
+        let made: Made =
+            serde_json::from_slice(&body).map_err(|_| Failure::gone(Some(Reason::SessionLost)))?;
+        self.audit.created(&made.id, &token.name, &template);
+        self.metrics.created(&template, begun.elapsed());
+        self.hosts.note(summary(made.id));
+        drop(admitted);
+        Ok(Response::from_parts(parts, Body::from(body)))
+    }
+
+    /// Asks hosts to make it. One that has just died is not asked again.
+    async fn make(&self, new: &NewSandbox, key: Option<u64>) -> Result<Response<Body>, Failure> {
+        let body = serde_json::to_vec(new).map_err(|error| Failure::bad(error.to_string()))?;
+        let mut left = 2;
+        loop {
+            let none =
+                || Failure::later(StatusCode::SERVICE_UNAVAILABLE, 1, "no host of this worker runs just now");
+            let host = self.hosts.choose(key).ok_or_else(none)?;
+            let request = Request::post("/sandboxes").header(CONTENT_TYPE, "application/json");
+            let request =
+                request.body(Body::from(body.clone())).map_err(|error| Failure::bad(error.to_string()))?;
+            match forward(&self.hosts, host, request).await {
+                Ok(response) => return Ok(response),
+                Err(_) if left > 0 => {
+                    left -= 1;
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                Err(_) => return Err(none()),
+            }
+        }
+    }
+
+    /// What a host is asked to make: the template, narrowed by the request.
+    fn new_sandbox(&self, token: &Token, headers: &HeaderMap, body: &[u8]) -> Result<NewSandbox, Failure> {
+        let request: CreateRequest =
+            serde_json::from_slice(body).map_err(|error| Failure::bad(format!("the body: {error}")))?;
+        for (key, is_there) in [
+            ("mcp", request.mcp.as_ref().is_some_and(|mcp| !mcp.is_null())),
+            ("iam", request.iam.is_some()),
+            ("volumeMounts", request.volume_mounts.is_some_and(|mounts| !mounts.is_empty())),
+        ] {
+            if is_there {
+                return Err(Failure::not_done(format!("{key}: not served")));
+            }
+        }
+        let name = request.template.as_deref().unwrap_or(USUAL_TEMPLATE);
+        let template = self.config.templates.get(name).ok_or_else(|| {
+            let usable = self.config.templates.keys().filter(|name| token.may_use(name));
+            let usable: Vec<_> = usable.map(String::as_str).collect();
+            let message =
+                format!("template {name:?} is not there; this token may use: {}", usable.join(", "));
+            Failure::new(StatusCode::NOT_FOUND, message)
+        })?;
+        if !token.may_use(name) {
+            let message = format!("template {name}: token {} may not use it", token.name);
+            return Err(Failure::new(StatusCode::FORBIDDEN, message));
+        }
+        let life = Duration::from_secs(request.timeout.unwrap_or(USUAL_SECONDS));
+        let (longest, whose) = match token.life.filter(|life| *life < template.life) {
+            Some(life) => (life, format!("token {}", token.name)),
+            None => (template.life, format!("template {name}")),
+        };
+        if life > longest {
+            let message = format!(
+                "timeout: {} s is longer than {} s, the limit of {whose}",
+                life.as_secs(),
+                longest.as_secs()
+            );
+            return Err(Failure::bad(message));
+        }
+        if request.auto_pause && request.auto_pause_memory != Some(false) {
+            return Err(Failure::not_done(format!("autoPause: {NO_MEMORY}: autoPauseMemory = false")));
+        }
+        let mut policy = template.policy.clone();
+        narrow(&mut policy, name, request.allow_internet_access, &request.network)?;
+        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let idempotency = match headers.get(IDEMPOTENCY_KEY) {
+            Some(key) => {
+                Some((idempotency_key(key.to_str().unwrap_or_default())?, hex(&Sha256::digest(body))))
+            }
+            None => None,
+        };
+        Ok(NewSandbox {
+            owner: token.name.clone(),
+            making: template.making(name, policy),
+            metadata: request.metadata.unwrap_or_default(),
+            variables: request.env_vars.unwrap_or_default(),
+            life_ms: milliseconds(life),
+            longest_ms: milliseconds(longest),
+            pauses: request.auto_pause,
+            domain: self.config.domain.clone(),
+            idempotency,
+        })
+    }
+
+    fn list(&self, token: &Token, uri: &Uri) -> Result<Response<Body>, Failure> {
+        let query = parameters(uri.query().unwrap_or_default());
+        let all = |name: &'static str| {
+            query.iter().filter(move |(found, _)| found == name).map(|(_, value)| value.as_str())
+        };
+        let one = |name| all(name).next();
+        let number = |name, usual| match one(name) {
+            None => Ok(usual),
+            Some(text) => {
+                text.parse::<usize>().map_err(|_| Failure::bad(format!("{name}: {text:?} is no number")))
+            }
+        };
+        let states: Vec<_> = all("state").flat_map(|states| states.split(',')).collect();
+        let wanted: Vec<_> = all("metadata").flat_map(parameters).collect();
+        let (first, limit) = (number("nextToken", 0)?, number("limit", PAGE)?.clamp(1, PAGE));
+        let mut found = self.hosts.of_owner(&token.name);
+        found.retain(|summary| {
+            let state = if summary.state == State::Running { "running" } else { "paused" };
+            (states.is_empty() || states.contains(&state))
+                && wanted.iter().all(|(name, value)| summary.metadata.get(name) == Some(value))
+                && one("template").is_none_or(|template| template == summary.template)
+        });
+        found.sort_by(|one, other| other.started.cmp(&one.started).then_with(|| one.id.cmp(&other.id)));
+        if one("order") == Some("asc") {
+            found.reverse();
+        }
+        let page: Vec<_> = found.iter().skip(first).take(limit).map(listed).collect();
+        let next = first + page.len();
+        let mut response = axum::Json(page).into_response();
+        if next < found.len() {
+            response.headers_mut().insert(NEXT_TOKEN, next.into());
+        }
+        Ok(response)
+    }
+
+    async fn about_sandbox(
+        &self,
+        token: &Token,
+        id: &str,
+        mut request: Request<Body>,
+    ) -> Result<Response<Body>, Failure> {
+        let id = self.id(id).ok_or_else(|| Failure::unknown(id, None))?;
+        let owner = token.name.parse().map_err(|_| Failure::bad("the token's name is no header"))?;
+        request.headers_mut().insert(OWNER, owner);
+        let response = match forward(&self.hosts, id.host(), request).await {
+            Err(failure) if failure.status == StatusCode::BAD_GATEWAY => {
+                Failure::unknown(id.as_str(), self.hosts.lost(&id)).into_response()
+            }
+            Err(failure) => return Err(failure),
+            Ok(response) => response,
+        };
+        Ok(self.with_reason(response, &id))
+    }
+}
+
+/// What the front needs to know of a host's answer.
+#[derive(Deserialize)]
+struct Made {
+    #[serde(rename = "sandboxID")]
+    id: SandboxId,
+}
+
+fn idempotency_key(key: &str) -> Result<String, Failure> {
+    let good = |byte: u8| byte.is_ascii_graphic();
+    if (1..=255).contains(&key.len()) && key.bytes().all(good) {
+        return Ok(key.to_owned());
+    }
+    Err(Failure::bad("Idempotency-Key: 1 to 255 letters, digits or signs are expected"))
+}
+
+/// A number of a text that is the same in every process.
+fn first_bytes(text: &str) -> u64 {
+    let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
+    digest.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+}

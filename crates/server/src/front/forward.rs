@@ -1,0 +1,132 @@
+//! Passing requests on to a host, and answers back: streamed, with upgrades.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::{CONNECTION, UPGRADE};
+use axum::http::{HeaderValue, Request, Response, StatusCode, Uri};
+use hyper::upgrade::on;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
+use tokio::net::UnixStream;
+use tower_service::Service;
+
+use crate::front::hosts::Hosts;
+use crate::wire::StateDirectory;
+use crate::wire::failure::Failure;
+
+/// How long a connection to a host is kept for the next request.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// Asks hosts. The authority of a URI is the number of the host.
+pub(crate) type HostClient = Client<HostConnector, Body>;
+
+pub(crate) fn client(state: StateDirectory) -> HostClient {
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).set_host(false);
+    builder.build(HostConnector(state))
+}
+
+/// Connects to the socket of a host.
+#[derive(Clone)]
+pub(crate) struct HostConnector(StateDirectory);
+
+impl Service<Uri> for HostConnector {
+    type Response = TokioIo<HostStream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let host = uri.host().and_then(|host| host.parse().ok());
+        let path = host.map(|host| self.0.host_socket(host));
+        Box::pin(async move {
+            let path = path.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+            Ok(TokioIo::new(HostStream(UnixStream::connect(path).await?)))
+        })
+    }
+}
+
+/// A connection to a host.
+pub(crate) struct HostStream(UnixStream);
+
+impl Connection for HostStream {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl AsyncRead for HostStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for HostStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+}
+
+/// Passes a request on, and both directions after an upgrade.
+pub(crate) async fn forward(
+    hosts: &Hosts,
+    host: u8,
+    mut request: Request<Body>,
+) -> Result<Response<Body>, Failure> {
+    let is_upgrade = request.headers().contains_key(UPGRADE);
+    let of_client = is_upgrade.then(|| on(&mut request));
+    // Whether a connection stays is a matter of each side.
+    request.headers_mut().remove(CONNECTION);
+    if is_upgrade {
+        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    }
+    let mut response = hosts.ask(host, request).await?;
+    match (response.status(), of_client) {
+        (StatusCode::SWITCHING_PROTOCOLS, Some(of_client)) => {
+            let of_host = on(&mut response);
+            tokio::spawn(async move {
+                let (Ok(client), Ok(host)) = tokio::join!(of_client, of_host) else { return };
+                // An end of either side is the end of both.
+                let _ = copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(host)).await;
+            });
+        }
+        _ => {
+            response.headers_mut().remove(CONNECTION);
+        }
+    }
+    Ok(response.map(Body::new))
+}

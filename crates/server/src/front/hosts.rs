@@ -1,0 +1,333 @@
+//! The hosts: found or started, listened to, and asked. What the front knows about sandboxes it has from them.
+
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Request, Response, StatusCode};
+use bytes::BytesMut;
+use futures_util::StreamExt;
+use hyper::body::Incoming;
+use tokio::net::UnixStream;
+use tokio::process::Command;
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::Problem;
+use crate::config::Config;
+use crate::front::forward::{HostClient, client};
+use crate::wire::failure::{Failure, Reason};
+use crate::wire::id::SandboxId;
+use crate::wire::sandbox::{News, State, Summary};
+use crate::wire::{StateDirectory, VERSION};
+
+/// How long a host may take until it answers for the first time.
+const START: Duration = Duration::from_secs(20);
+
+/// The pause between two looks for a host.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// The pause before a host that does not start is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// All hosts of this worker.
+pub(crate) struct Hosts {
+    state: StateDirectory,
+    count: u8,
+    client: HostClient,
+    known: Mutex<Known>,
+    /// Something has ended, so that somebody may have room.
+    pub(crate) changed: Notify,
+    /// Whether the front is ending: no host is started any more.
+    ending: watch::Sender<bool>,
+    /// Told of every end.
+    on_end: Box<dyn Fn(&Summary, Reason) + Send + Sync>,
+}
+
+#[derive(Default)]
+struct Known {
+    sandboxes: HashMap<SandboxId, Summary>,
+    /// By host and owner: commands that run.
+    commands: HashMap<(u8, String), i64>,
+    alive: Vec<u8>,
+}
+
+impl Hosts {
+    /// Finds the hosts that run, and starts the others.
+    pub(crate) async fn start(
+        config: &Config,
+        on_end: impl Fn(&Summary, Reason) + Send + Sync + 'static,
+    ) -> Result<Arc<Self>, Problem> {
+        let hosts = Arc::new(Self {
+            state: config.state.clone(),
+            count: config.hosts,
+            client: client(config.state.clone()),
+            known: Mutex::default(),
+            changed: Notify::new(),
+            ending: watch::channel(false).0,
+            on_end: Box::new(on_end),
+        });
+        let mut ready = Vec::new();
+        for index in 0..config.hosts {
+            let (tell, told) = watch::channel(None);
+            let keeper = Keeper {
+                hosts: Arc::clone(&hosts),
+                index,
+                name: config.name.clone(),
+                orphan: config.orphan,
+                tell,
+            };
+            tokio::spawn(keeper.keep());
+            ready.push(told);
+        }
+        for mut told in ready {
+            let answer = timeout(START, told.wait_for(Option::is_some)).await;
+            let answer = answer.map(|answer| answer.map_or(None, |answer| answer.clone()));
+            match answer {
+                Ok(Some(Ok(()))) => {}
+                Ok(Some(Err(reason))) => return Err(Problem(reason)),
+                _ => {
+                    return Err(Problem(format!(
+                        "a host does not answer; see {}",
+                        hosts.state.hosts().display()
+                    )));
+                }
+            }
+        }
+        Ok(hosts)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Passes a request on to a host.
+    pub(crate) async fn ask(
+        &self,
+        host: u8,
+        mut request: Request<Body>,
+    ) -> Result<Response<Incoming>, Failure> {
+        let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+        let uri = format!("http://{host}{path}").parse();
+        *request.uri_mut() = uri.map_err(|error| Failure::bad(format!("the path: {error}")))?;
+        self.client.request(request).await.map_err(|error| {
+            if error.is_connect() {
+                return Failure::gone(Some(Reason::SessionLost));
+            }
+            let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            Failure::new(
+                StatusCode::BAD_GATEWAY,
+                format!("the host of this sandbox did not answer: {error}: {cause}"),
+            )
+        })
+    }
+
+    /// Whether a host of this number can be there.
+    pub(crate) fn has(&self, host: u8) -> bool {
+        host < self.count
+    }
+
+    /// The host for a new sandbox: the one with the fewest; with a key, always the same one.
+    pub(crate) fn choose(&self, key: Option<u64>) -> Option<u8> {
+        let known = self.lock();
+        if let Some(key) = key {
+            return u8::try_from(key % u64::from(self.count)).ok();
+        }
+        let load = |host: &u8| known.sandboxes.keys().filter(|id| id.host() == *host).count();
+        known.alive.iter().copied().min_by_key(load)
+    }
+
+    /// Notes a sandbox before its host tells of it.
+    pub(crate) fn note(&self, summary: Summary) {
+        self.lock().sandboxes.entry(summary.id.clone()).or_insert(summary);
+    }
+
+    /// A sandbox, as its host has told last.
+    pub(crate) fn find(&self, id: &SandboxId) -> Option<Summary> {
+        self.lock().sandboxes.get(id).cloned()
+    }
+
+    /// All sandboxes of an owner.
+    pub(crate) fn of_owner(&self, owner: &str) -> Vec<Summary> {
+        self.lock().sandboxes.values().filter(|summary| summary.owner == owner).cloned().collect()
+    }
+
+    /// How many run, of this owner or of all.
+    pub(crate) fn running(&self, owner: Option<&str>) -> usize {
+        let known = self.lock();
+        let counts = |summary: &&Summary| {
+            summary.state == State::Running && owner.is_none_or(|owner| summary.owner == owner)
+        };
+        known.sandboxes.values().filter(counts).count()
+    }
+
+    /// How many commands of this owner run.
+    pub(crate) fn commands(&self, owner: &str) -> usize {
+        let known = self.lock();
+        let of_owner = known.commands.iter().filter(|((_, name), _)| name == owner);
+        usize::try_from(of_owner.map(|(_, count)| *count).sum::<i64>()).unwrap_or(0)
+    }
+
+    /// Why a sandbox is not there, where its host cannot know.
+    pub(crate) fn lost(&self, id: &SandboxId) -> Option<Reason> {
+        self.state.lost().join(id.as_str()).exists().then_some(Reason::SessionLost)
+    }
+
+    /// Starts no host any more.
+    pub(crate) fn end(&self) {
+        self.ending.send_replace(true);
+    }
+
+    fn hear(&self, host: u8, news: News) {
+        let mut known = self.lock();
+        match news {
+            News::Hello { commands, .. } => {
+                known.sandboxes.retain(|id, _| id.host() != host);
+                known.commands.retain(|(of, _), _| *of != host);
+                known.commands.extend(commands.into_iter().map(|(owner, count)| ((host, owner), count)));
+                if !known.alive.contains(&host) {
+                    known.alive.push(host);
+                }
+            }
+            News::Sandbox(summary) => {
+                let was_running =
+                    known.sandboxes.get(&summary.id).is_some_and(|old| old.state == State::Running);
+                let pauses = was_running && summary.state == State::Paused;
+                known.sandboxes.insert(summary.id.clone(), summary);
+                drop(known);
+                if pauses {
+                    self.changed.notify_waiters();
+                }
+            }
+            News::Ended { id, reason } => {
+                let ended = known.sandboxes.remove(&id);
+                drop(known);
+                ended.into_iter().for_each(|summary| (self.on_end)(&summary, reason));
+                self.changed.notify_waiters();
+            }
+            News::Commands { owner, change } => {
+                *known.commands.entry((host, owner)).or_insert(0) += change;
+            }
+        }
+    }
+
+    /// A host is gone, and with it what ran there.
+    fn lose(&self, host: u8) {
+        let mut known = self.lock();
+        known.alive.retain(|alive| *alive != host);
+        known.commands.retain(|(of, _), _| *of != host);
+        let mut lost = Vec::new();
+        known.sandboxes.retain(|id, summary| {
+            let is_lost = id.host() == host && summary.state == State::Running;
+            if is_lost {
+                lost.push(summary.clone());
+            }
+            !is_lost
+        });
+        drop(known);
+        lost.iter().for_each(|summary| (self.on_end)(summary, Reason::SessionLost));
+        self.changed.notify_waiters();
+    }
+}
+
+/// Keeps one host alive, and hears its news.
+struct Keeper {
+    hosts: Arc<Hosts>,
+    index: u8,
+    name: String,
+    orphan: Duration,
+    /// Whether the host has answered for the first time.
+    tell: watch::Sender<Option<Result<(), String>>>,
+}
+
+impl Keeper {
+    async fn keep(self) {
+        let mut ending = self.hosts.ending.subscribe();
+        loop {
+            match self.listen().await {
+                // It was there: perhaps this front was too slow for its news.
+                Ok(true) => continue,
+                Ok(false) => self.hosts.lose(self.index),
+                Err(reason) => {
+                    self.tell.send_replace(Some(Err(reason)));
+                    return;
+                }
+            }
+            if *ending.borrow_and_update() {
+                return;
+            }
+            if let Err(error) = self.begin().await {
+                self.tell
+                    .send_if_modified(|told| told.replace(Err(format!("start a host: {error}"))).is_none());
+                sleep(AGAIN).await;
+            }
+        }
+    }
+
+    /// Hears the host until it is gone. Returns whether it was there.
+    ///
+    /// # Errors
+    /// It speaks another version.
+    async fn listen(&self) -> Result<bool, String> {
+        let request = Request::get("/host/news").body(Body::empty()).unwrap_or_default();
+        let Ok(response) = self.hosts.ask(self.index, request).await else { return Ok(false) };
+        let mut pieces = Body::new(response.into_body()).into_data_stream();
+        let mut text = BytesMut::new();
+        // Between its first line and its last summary, a host that was known is only half told.
+        let mut left = 1;
+        while let Some(Ok(piece)) = pieces.next().await {
+            text.extend_from_slice(&piece);
+            while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+                let line = text.split_to(end + 1);
+                let Ok(news) = serde_json::from_slice::<News>(&line) else { return Ok(true) };
+                if let News::Hello { version, sandboxes, .. } = &news {
+                    if *version != VERSION {
+                        return Err(format!(
+                            "hosts of another version of Kennel still run (theirs {version}, ours {VERSION}): end them with SIGTERM first"
+                        ));
+                    }
+                    left = sandboxes + 1;
+                }
+                self.hosts.hear(self.index, news);
+                left = left.saturating_sub(1);
+                if left == 0 {
+                    self.tell.send_if_modified(|told| told.replace(Ok(())).is_none());
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Starts the process, and waits until it answers. It gets a group of its own, so that it outlives this one.
+    async fn begin(&self) -> io::Result<()> {
+        let state = &self.hosts.state;
+        let log =
+            OpenOptions::new().create(true).append(true).mode(0o600).open(state.host_log(self.index))?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("serve-host").arg("--state").arg(state.path());
+        command.args(["--index", &self.index.to_string(), "--name", &self.name]);
+        command.args(["--orphan", &self.orphan.as_millis().to_string()]);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
+        let mut child = command.spawn()?;
+        let answers = async {
+            while UnixStream::connect(state.host_socket(self.index)).await.is_err() {
+                sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            () = answers => {}
+            ended = child.wait() => {
+                let log = state.host_log(self.index);
+                return Err(io::Error::other(format!("it ended with {}; see {}", ended?, log.display())));
+            }
+        }
+        // It is reaped, whenever it ends.
+        tokio::spawn(async move { child.wait().await });
+        Ok(())
+    }
+}

@@ -1,0 +1,175 @@
+//! Connections of clients: accepted, counted, bounded in time, and with TLS where it is configured.
+
+use std::convert::Infallible;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
+
+use crate::Problem;
+use crate::config::{Config, Listen};
+use crate::front::Front;
+
+/// How long the head of a request may take.
+const HEAD: Duration = Duration::from_secs(10);
+
+/// The pause after a failed accept: without descriptors, some will be free again.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// A socket that clients connect to.
+pub(crate) struct Listener {
+    socket: Socket,
+    connections: usize,
+}
+
+enum Socket {
+    Tcp(TcpListener, SocketAddr),
+    Unix(UnixListener, PathBuf),
+}
+
+impl Listener {
+    pub(crate) async fn bind(config: &Config) -> Result<Self, Problem> {
+        let connections = config.connections;
+        let socket = match &config.listen {
+            Listen::Tcp(address) => {
+                let bound = TcpListener::bind(address)
+                    .await
+                    .map_err(Problem::about(format!("listen at {address}")))?;
+                let address = bound.local_addr().map_err(Problem::about("the address"))?;
+                Socket::Tcp(bound, address)
+            }
+            Listen::Unix(path) => {
+                let about = || format!("listen at {}", path.display());
+                remove_stale(path).map_err(Problem::about(about()))?;
+                let bound = UnixListener::bind(path).map_err(Problem::about(about()))?;
+                fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+                    .map_err(Problem::about(about()))?;
+                Socket::Unix(bound, path.clone())
+            }
+        };
+        Ok(Self { socket, connections })
+    }
+
+    /// Where clients find it.
+    pub(crate) fn url(&self) -> String {
+        match &self.socket {
+            Socket::Tcp(_, address) => format!("http://{address}"),
+            Socket::Unix(_, path) => format!("http+unix://{}", path.display()),
+        }
+    }
+
+    /// Serves for ever. More connections than there may be are closed at once.
+    pub(crate) async fn serve(self, front: Arc<Front>) {
+        let free = Arc::new(Semaphore::new(self.connections));
+        loop {
+            let accepted = match &self.socket {
+                Socket::Tcp(socket, _) => socket.accept().await.map(|(stream, _)| {
+                    // Else every other answer waits 40 ms for an acknowledgement.
+                    let _ = stream.set_nodelay(true);
+                    Accepted::Tcp(stream)
+                }),
+                Socket::Unix(socket, _) => socket.accept().await.map(|(stream, _)| Accepted::Unix(stream)),
+            };
+            let Ok(stream) = accepted else {
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            };
+            let Ok(place) = Arc::clone(&free).try_acquire_owned() else { continue };
+            let front = Arc::clone(&front);
+            tokio::spawn(async move {
+                match stream {
+                    Accepted::Tcp(stream) => connection(stream, front).await,
+                    Accepted::Unix(stream) => connection(stream, front).await,
+                }
+                drop(place);
+            });
+        }
+    }
+}
+
+enum Accepted {
+    Tcp(tokio::net::TcpStream),
+    Unix(tokio::net::UnixStream),
+}
+
+/// Removes a socket that nobody listens on.
+fn remove_stale(path: &std::path::Path) -> io::Result<()> {
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another program listens there")),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(_) => Ok(()),
+    }
+}
+
+async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, front: Arc<Front>) {
+    let answer = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+        let front = Arc::clone(&front);
+        async move { Ok::<_, Infallible>(front.answer(request.map(Body::new)).await) }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD);
+    // A client that goes away, or speaks something else, is no event.
+    let _ = http.serve_connection(TokioIo::new(stream), answer).with_upgrades().await;
+}
+
+/// Calls a function when it is dropped.
+pub(crate) struct OnDrop<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> OnDrop<F> {
+    pub(crate) fn new(call: F) -> Self {
+        Self(Some(call))
+    }
+}
+
+impl<F: FnOnce()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(|call| call());
+    }
+}
+
+/// A body with something that is dropped with it.
+pub(crate) struct Watched<T> {
+    body: Body,
+    _with: T,
+}
+
+impl<T> Watched<T> {
+    pub(crate) fn new(body: Body, with: T) -> Self {
+        Self { body, _with: with }
+    }
+}
+
+impl<T: Unpin> hyper::body::Body for Watched<T> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,356 @@
+//! The front: connections of clients, their keys, and which host a request is for. It holds nothing that its
+//! hosts do not have: killed and started again, it finds them.
+
+mod access;
+mod admission;
+mod audit;
+mod control;
+mod forward;
+mod hosts;
+mod listen;
+mod metrics;
+mod narrow;
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::header::HOST;
+use axum::http::{HeaderValue, Request, Response, StatusCode};
+use axum::response::IntoResponse;
+use nix::fcntl::{Flock, FlockArg};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
+
+use crate::arguments::Serve;
+use crate::config::Config;
+use crate::config::tokens::{Tokens, only_key, secret};
+use crate::front::access::Access;
+use crate::front::admission::Admission;
+use crate::front::audit::Audit;
+use crate::front::forward::forward;
+use crate::front::hosts::Hosts;
+use crate::front::metrics::Metrics;
+use crate::wire::failure::{Failure, Reason};
+use crate::wire::headers::{
+    OWNER, REASON, SANDBOX_ID, SANDBOX_PORT, TO_PORT, TO_SANDBOX, TRAFFIC_TOKEN, text,
+};
+use crate::wire::id::{SandboxId, Seed};
+use crate::wire::{ENVD_PORT, StateDirectory};
+use crate::{Problem, say};
+
+/// Everything that requests need.
+pub(crate) struct Front {
+    config: Config,
+    access: Access,
+    hosts: Arc<Hosts>,
+    admission: Arc<Admission>,
+    audit: Arc<Audit>,
+    metrics: Arc<Metrics>,
+    draining: AtomicBool,
+}
+
+/// Runs `kennel serve` until it is told to end.
+pub(crate) fn serve(serve: &Serve) -> Result<(), Problem> {
+    let config = Config::read(serve)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.map_err(Problem::about("start threads"))?.block_on(run(config))
+}
+
+async fn run(config: Config) -> Result<(), Problem> {
+    let state = config.state.clone();
+    prepare(&state).map_err(Problem::about(state.path().display()))?;
+    let _lock = lock(&state)?;
+    let seed = secret(&state.seed()).map(Seed::new).map_err(Problem::about(state.seed().display()))?;
+    let key = state.path().join("key");
+    let (tokens, key) = match &config.tokens {
+        Some(path) => (Tokens::read(path)?, None),
+        None => {
+            let key = only_key(&key).map_err(Problem::about(key.display()))?;
+            (Tokens::of_key(&key), Some(key))
+        }
+    };
+    let audit = Audit::open(config.audit.as_deref()).map_err(Problem::about("the audit log"))?;
+    let (audit, metrics) = (Arc::new(audit), Metrics::new());
+    let listener = listen::Listener::bind(&config).await?;
+    let hosts = {
+        let (audit, metrics) = (Arc::clone(&audit), Arc::clone(&metrics));
+        let on_end = move |summary: &_, reason| {
+            audit.ended(summary, reason);
+            metrics.ended(reason);
+        };
+        Hosts::start(&config, on_end).await?
+    };
+    let admission = Admission::new(Arc::clone(&hosts), config.sandboxes, config.queue, config.admit_wait);
+    tokio::spawn(Arc::clone(&admission).admit_waiting());
+    greet(&listener, key.as_deref());
+    let access = Access::new(tokens, seed);
+    let draining = AtomicBool::new(false);
+    let front = Arc::new(Front { config, access, hosts, admission, audit, metrics, draining });
+    tokio::spawn(listener.serve(Arc::clone(&front)));
+    tokio::spawn(Arc::clone(&front).read_tokens_anew());
+    front.until_told().await?;
+    front.hosts.end();
+    end_hosts(&state, front.config.hosts).await;
+    Ok(())
+}
+
+/// The directories of the state, closed to others.
+fn prepare(state: &StateDirectory) -> io::Result<()> {
+    for directory in [state.path().to_owned(), state.sandboxes(), state.lost(), state.hosts()] {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    }
+    forget_lost(state)
+}
+
+/// Forgets sandboxes that were lost more than a day ago.
+fn forget_lost(state: &StateDirectory) -> io::Result<()> {
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    for entry in fs::read_dir(state.lost())? {
+        let entry = entry?;
+        let age = entry.metadata()?.modified()?.elapsed().unwrap_or_default();
+        if age > DAY {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// One front uses a state directory.
+fn lock(state: &StateDirectory) -> Result<Flock<File>, Problem> {
+    let path = state.front_lock();
+    let open = OpenOptions::new().create(true).write(true).truncate(false).mode(0o600).open(&path);
+    let file = open.map_err(Problem::about(path.display()))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
+        let directory = state.path().display();
+        Problem(format!(
+            "{directory}: another server uses it; end that one, or name another directory with --state"
+        ))
+    })
+}
+
+/// Says where the server is, and what clients of E2B need.
+fn greet(listener: &listen::Listener, key: Option<&str>) {
+    use std::io::Write;
+    let url = listener.url();
+    let mut text = format!("# Kennel serves at {url}\n");
+    if let Some(key) = key {
+        text = format!(
+            "{text}export E2B_API_URL={url}\nexport E2B_SANDBOX_URL={url}\nexport E2B_API_KEY={key}\n"
+        );
+    }
+    // Nobody may want to know.
+    let _ = io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush());
+}
+
+/// Ends the hosts, and waits until they are gone. They hold their locks until then.
+async fn end_hosts(state: &StateDirectory, hosts: u8) {
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+    for index in 0..hosts {
+        let stream = tokio::net::UnixStream::connect(state.host_socket(index)).await;
+        let pid = stream.ok().and_then(|stream| stream.peer_cred().ok()?.pid());
+        pid.into_iter().for_each(|pid| {
+            // It may have ended by itself.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        });
+    }
+    for index in 0..hosts {
+        while state.host_socket(index).exists() || is_locked(state, index) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+fn is_locked(state: &StateDirectory, index: u8) -> bool {
+    let Ok(file) = File::open(state.host_lock(index)) else { return false };
+    Flock::lock(file, FlockArg::LockSharedNonblock).is_err()
+}
+
+impl Front {
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Answers a request.
+    pub(crate) async fn answer(self: Arc<Self>, mut request: Request<Body>) -> Response<Body> {
+        for ours in [OWNER, TO_PORT, TO_SANDBOX] {
+            request.headers_mut().remove(ours);
+        }
+        let answer = match (self.target(&request), request.uri().path()) {
+            (Target::Sandbox(id, port), _) => self.sandbox(&id, port, request).await,
+            (Target::Unknown, _) => Err(Failure::gone(None)),
+            (Target::Worker, "/healthz") => Ok(StatusCode::OK.into_response()),
+            (Target::Worker, "/readyz") => Ok(self.is_ready().into_response()),
+            (Target::Worker, "/metrics") => Ok(self.numbers().into_response()),
+            (Target::Worker, _) => self.control(request).await,
+        };
+        answer.unwrap_or_else(Failure::into_response)
+    }
+
+    /// What a request is for: by its headers, by the name of its host, or by its path.
+    fn target(&self, request: &Request<Body>) -> Target {
+        let text = |name: &str| text(request.headers(), name);
+        if let Some(id) = text(SANDBOX_ID) {
+            let port = text(SANDBOX_PORT).map_or(Some(ENVD_PORT), |port| port.parse().ok());
+            return port.zip(self.id(id)).map_or(Target::Unknown, |(port, id)| Target::Sandbox(id, port));
+        }
+        let host =
+            text(HOST.as_str()).or_else(|| request.uri().host()).unwrap_or_default().to_ascii_lowercase();
+        let host = host
+            .rsplit_once(':')
+            .filter(|(_, port)| port.parse::<u16>().is_ok())
+            .map_or(&*host, |(host, _)| host);
+        let label =
+            self.config.domain.as_deref().and_then(|domain| host.strip_suffix(domain)?.strip_suffix('.'));
+        match label.and_then(|label| label.split_once('-')) {
+            Some((port, id)) => {
+                let port = port.parse().ok();
+                port.zip(self.id(id)).map_or(Target::Unknown, |(port, id)| Target::Sandbox(id, port))
+            }
+            // `api.DOMAIN` is the worker, as with E2B.
+            None => Target::Worker,
+        }
+    }
+
+    /// An id of this worker.
+    pub(crate) fn id(&self, text: &str) -> Option<SandboxId> {
+        let id = text.parse::<SandboxId>().ok()?;
+        (id.worker() == self.config.name && self.hosts.has(id.host())).then_some(id)
+    }
+
+    /// A request for a port of a sandbox; the port of E2B's daemon is for its files and commands.
+    async fn sandbox(
+        &self,
+        id: &SandboxId,
+        port: u16,
+        mut request: Request<Body>,
+    ) -> Result<Response<Body>, Failure> {
+        let begun = Instant::now();
+        let (path, is_envd) = (request.uri().path(), port == ENVD_PORT);
+        let known = self.hosts.find(id);
+        let is_public = known.as_ref().is_some_and(|summary| summary.public_ports);
+        let checked = match is_envd {
+            // Clients ask for it without a token, to see whether a sandbox is there.
+            true if path == "/health" => Ok(()),
+            true => self.access.check_envd(id, request.method(), request.uri(), request.headers()),
+            false if is_public => Ok(()),
+            false => self.access.check_traffic(id, request.headers()),
+        };
+        checked.inspect_err(|failure| self.audit.refused(&format!("{id}{path}"), &failure.message))?;
+        let is_start = is_envd && path == "/process.Process/Start";
+        if is_start {
+            self.may_start(id, known.as_ref().map(|summary| summary.owner.as_str()))?;
+        }
+        let name = HeaderValue::from_str(id.as_str()).map_err(|_| Failure::gone(None))?;
+        let headers = request.headers_mut();
+        headers.insert(TO_SANDBOX, name);
+        headers.insert(TO_PORT, port.into());
+        for ours in [SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN] {
+            headers.remove(ours);
+        }
+        let response = forward(&self.hosts, id.host(), request).await;
+        let response = response.unwrap_or_else(Failure::into_response);
+        let response = self.with_reason(response, id);
+        Ok(match known.filter(|_| is_start) {
+            Some(summary) => self.timed(response, summary.template, begun),
+            None => response,
+        })
+    }
+
+    /// Whether the owner may have one more command.
+    fn may_start(&self, id: &SandboxId, owner: Option<&str>) -> Result<(), Failure> {
+        self.audit.command(id, owner);
+        let tokens = self.access.tokens();
+        let Some(token) = owner.and_then(|owner| tokens.named(owner)) else { return Ok(()) };
+        match token.commands.filter(|most| self.hosts.commands(&token.name) >= *most) {
+            Some(most) => {
+                let message = format!("token {}: {most} commands run, which is its limit", token.name);
+                Err(Failure::later(StatusCode::TOO_MANY_REQUESTS, 1, message))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Measures until the end of the answer.
+    fn timed(&self, response: Response<Body>, template: String, begun: Instant) -> Response<Body> {
+        let metrics = Arc::clone(&self.metrics);
+        response.map(|body| {
+            let over = listen::OnDrop::new(move || metrics.command(&template, begun.elapsed()));
+            Body::new(listen::Watched::new(body, over))
+        })
+    }
+
+    /// Adds why a sandbox is not there, where its host cannot know.
+    fn with_reason(&self, mut response: Response<Body>, id: &SandboxId) -> Response<Body> {
+        let is_gone = matches!(response.status(), StatusCode::BAD_GATEWAY | StatusCode::NOT_FOUND);
+        if is_gone && !response.headers().contains_key(REASON) {
+            let lost = self.hosts.lost(id);
+            lost.into_iter().for_each(|reason: Reason| {
+                response.headers_mut().insert(REASON, HeaderValue::from_static(reason.as_str()));
+            });
+        }
+        response
+    }
+
+    fn is_ready(&self) -> StatusCode {
+        let ready = !self.is_draining() && self.admission.has_room();
+        if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+    }
+
+    fn numbers(&self) -> String {
+        self.metrics.text(self.hosts.running(None), self.config.sandboxes, self.admission.waiting())
+    }
+
+    /// SIGHUP: other tokens.
+    async fn read_tokens_anew(self: Arc<Self>) {
+        let Ok(mut hangups) = signal(SignalKind::hangup()) else { return };
+        while hangups.recv().await.is_some() {
+            let Some(path) = &self.config.tokens else { continue };
+            match Tokens::read(path) {
+                Ok(tokens) => self.access.replace(tokens),
+                Err(problem) => say(&format!("kennel: {problem}; the tokens are as before")),
+            }
+        }
+    }
+
+    /// Waits for SIGTERM or ^C, and then until nothing runs any more, its time is over, or a second one comes.
+    async fn until_told(&self) -> Result<(), Problem> {
+        let mut terminate = signal(SignalKind::terminate()).map_err(Problem::about("SIGTERM"))?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(Problem::about("SIGINT"))?;
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        self.draining.store(true, Ordering::Relaxed);
+        let running = self.hosts.running(None);
+        if running > 0 {
+            say(&format!(
+                "kennel: {running} sandboxes run; none is made any more, and a second signal ends them"
+            ));
+        }
+        let empty = async {
+            while self.hosts.running(None) > 0 {
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::select! {
+            () = empty => {}
+            () = sleep(self.config.drain) => {}
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        Ok(())
+    }
+}
+
+/// What a request is for.
+enum Target {
+    /// A port of a sandbox.
+    Sandbox(SandboxId, u16),
+    /// A sandbox that no worker like this one can have made.
+    Unknown,
+    /// The worker itself.
+    Worker,
+}

@@ -1,0 +1,303 @@
+//! The sandboxes of a host: made, found, watched, and ended. Knows nothing of HTTP but the status of a failure.
+
+pub(crate) mod news;
+pub(crate) mod output;
+pub(crate) mod process;
+pub(crate) mod record;
+pub(crate) mod sandbox;
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fs;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use tokio::sync::{broadcast, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use crate::sandboxes::record::Place;
+use crate::sandboxes::sandbox::{Due, Sandbox};
+use crate::wire::StateDirectory;
+use crate::wire::failure::{Failure, Reason};
+use crate::wire::id::{SandboxId, Seed};
+use crate::wire::sandbox::{NewSandbox, News, State, Summary};
+
+/// Ends that are remembered, to tell who asks.
+const MOST_ENDS: usize = 20_000;
+
+/// Idempotency keys live that long.
+const KEY_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How often it is looked whether somebody outside has killed a sandbox.
+const LOOK: Duration = Duration::from_secs(4);
+
+/// News that a front may be behind.
+const NEWS: usize = 4096;
+
+/// Everything that a host has.
+#[derive(Debug)]
+pub(crate) struct Sandboxes {
+    state: StateDirectory,
+    worker: String,
+    index: u8,
+    seed: Seed,
+    inner: Mutex<Inner>,
+    news: broadcast::Sender<News>,
+    /// Fronts that listen to the news.
+    fronts: watch::Sender<usize>,
+    /// Directories that are just being removed.
+    removing: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    sandboxes: HashMap<SandboxId, Arc<Sandbox>>,
+    ends: HashMap<SandboxId, Reason>,
+    /// Their order.
+    ended: VecDeque<SandboxId>,
+    /// By owner and key.
+    keys: HashMap<(String, String), Key>,
+}
+
+/// A creation with an idempotency key.
+#[derive(Clone, Debug)]
+struct Key {
+    body: String,
+    /// `None` while the sandbox is being made.
+    made: watch::Receiver<Option<Result<SandboxId, Failure>>>,
+}
+
+impl Sandboxes {
+    /// Takes over what an earlier host of this index has paused. What ran there is lost: its files are removed,
+    /// and its name is kept for whoever asks.
+    pub(crate) fn new(state: StateDirectory, worker: String, index: u8) -> io::Result<Self> {
+        let mut inner = Inner::default();
+        for record in record::of_host(&state, index)? {
+            let place = Place::new(&state, &record.id);
+            match record.state {
+                State::Paused => {
+                    inner.sandboxes.insert(record.id.clone(), Arc::new(Sandbox::paused(place, record)));
+                }
+                State::Running => {
+                    fs::write(state.lost().join(record.id.as_str()), "")?;
+                    place.remove()?;
+                }
+            }
+        }
+        let (news, fronts) = (broadcast::channel(NEWS).0, watch::channel(0).0);
+        let removing = AtomicUsize::new(0);
+        let seed = Seed::read(&state.seed())?;
+        Ok(Self { state, worker, index, seed, inner: Mutex::new(inner), news, fronts, removing })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Watches what was taken over from an earlier host.
+    pub(crate) fn watch_all(self: &Arc<Self>) {
+        let all: Vec<_> = self.lock().sandboxes.values().cloned().collect();
+        for sandbox in all {
+            tokio::spawn(Arc::clone(self).watch(sandbox));
+        }
+    }
+
+    /// Makes a sandbox; with an idempotency key, returns the one that was made before.
+    pub(crate) async fn create(self: &Arc<Self>, new: NewSandbox) -> Result<Arc<Sandbox>, Failure> {
+        let Some((key, body)) = new.idempotency.clone() else { return self.make(new).await };
+        let place = (new.owner.clone(), key);
+        let (tell, made) = watch::channel(None);
+        let earlier = match self.lock().keys.entry(place.clone()) {
+            Entry::Occupied(earlier) => Some(earlier.get().clone()),
+            Entry::Vacant(free) => {
+                free.insert(Key { body: body.clone(), made });
+                None
+            }
+        };
+        if let Some(mut earlier) = earlier {
+            if earlier.body != body {
+                let message = "Idempotency-Key: another request with another body had this key";
+                return Err(Failure::new(StatusCode::CONFLICT, message));
+            }
+            let made = earlier.made.wait_for(Option::is_some).await.map_or(None, |made| made.clone());
+            let id = made.unwrap_or_else(|| {
+                Err(Failure::new(StatusCode::CONFLICT, "the first request was given up"))
+            })?;
+            return self.find(&id);
+        }
+        // The client may go away: the sandbox is made nevertheless, so that its next try finds it.
+        let host = Arc::clone(self);
+        let making = tokio::spawn(async move {
+            let made = host.make(new).await;
+            let id = made.as_ref().map(|sandbox| sandbox.summary().id).map_err(Failure::clone);
+            if id.is_err() {
+                host.lock().keys.remove(&place);
+            }
+            tell.send_replace(Some(id));
+            let forgetting = Arc::clone(&host);
+            tokio::spawn(async move {
+                sleep(KEY_LIFE).await;
+                forgetting.lock().keys.remove(&place);
+            });
+            made
+        });
+        making
+            .await
+            .unwrap_or_else(|_| Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the host is ending")))
+    }
+
+    async fn make(self: &Arc<Self>, new: NewSandbox) -> Result<Arc<Sandbox>, Failure> {
+        let id = SandboxId::new(&self.worker, self.index).map_err(|error| {
+            Failure::new(StatusCode::INTERNAL_SERVER_ERROR, format!("getrandom: {error}"))
+        })?;
+        let sandbox = Arc::new(Sandbox::create(Place::new(&self.state, &id), id.clone(), new).await?);
+        self.lock().sandboxes.insert(id, Arc::clone(&sandbox));
+        self.tell(News::Sandbox(sandbox.summary()));
+        tokio::spawn(Arc::clone(self).watch(Arc::clone(&sandbox)));
+        Ok(sandbox)
+    }
+
+    /// A sandbox that is there.
+    pub(crate) fn find(&self, id: &SandboxId) -> Result<Arc<Sandbox>, Failure> {
+        let inner = self.lock();
+        inner.sandboxes.get(id).cloned().ok_or_else(|| Failure::gone(inner.ends.get(id).copied()))
+    }
+
+    /// A sandbox of this owner.
+    pub(crate) fn of_owner(&self, id: &SandboxId, owner: &str) -> Result<Arc<Sandbox>, Failure> {
+        let inner = self.lock();
+        let found = inner.sandboxes.get(id).filter(|sandbox| sandbox.summary().owner == owner);
+        found.cloned().ok_or_else(|| Failure::unknown(id.as_str(), inner.ends.get(id).copied()))
+    }
+
+    /// Ends a sandbox, removes its files, and remembers why.
+    pub(crate) fn end(self: &Arc<Self>, sandbox: &Arc<Sandbox>, reason: Reason) {
+        sandbox.end(reason);
+        let id = sandbox.summary().id;
+        {
+            let mut inner = self.lock();
+            if inner.sandboxes.remove(&id).is_none() {
+                return;
+            }
+            inner.ends.insert(id.clone(), reason);
+            inner.ended.push_back(id.clone());
+            if inner.ended.len() > MOST_ENDS {
+                let oldest = inner.ended.pop_front();
+                oldest.into_iter().for_each(|oldest| {
+                    inner.ends.remove(&oldest);
+                });
+            }
+        }
+        self.tell(News::Ended { id, reason });
+        let (host, place) = (Arc::clone(self), sandbox.place.clone());
+        self.removing.fetch_add(1, Ordering::Relaxed);
+        spawn_blocking(move || {
+            // The next host of this index finds what is left.
+            let _ = place.remove();
+            host.removing.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+
+    /// Keeps the deadline of a sandbox.
+    async fn watch(self: Arc<Self>, sandbox: Arc<Sandbox>) {
+        loop {
+            let changed = sandbox.changed.notified();
+            match sandbox.due() {
+                Due::Gone => return,
+                Due::End(reason) => return self.end(&sandbox, reason),
+                Due::Pause => {
+                    if sandbox.pause().await.is_err() {
+                        // The disk is full, perhaps: then its time is over.
+                        return self.end(&sandbox, Reason::Expired);
+                    }
+                    self.tell(News::Sandbox(sandbox.summary()));
+                }
+                Due::Later(time) => {
+                    tokio::select! {
+                        () = sleep(time.min(LOOK)) => {}
+                        () = changed => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the fronts.
+    pub(crate) fn tell(&self, news: News) {
+        // Without a front nobody needs to know; one that comes is told everything.
+        let _ = self.news.send(news);
+    }
+
+    /// What there is, and what follows. Nothing is missed between the two.
+    pub(crate) fn listen(self: &Arc<Self>) -> Listening {
+        let inner = self.lock();
+        let news = self.news.subscribe();
+        let mut commands = BTreeMap::new();
+        for sandbox in inner.sandboxes.values() {
+            let running = i64::try_from(sandbox.running().len()).unwrap_or(i64::MAX);
+            *commands.entry(sandbox.summary().owner).or_insert(0) += running;
+        }
+        let all = inner.sandboxes.values().map(|sandbox| sandbox.summary()).collect();
+        self.fronts.send_modify(|fronts| *fronts += 1);
+        Listening { all, commands, news, front: Front(Arc::clone(self)) }
+    }
+
+    /// Returns when no front has listened for that long.
+    pub(crate) async fn without_front(&self, patience: Duration) {
+        let mut fronts = self.fronts.subscribe();
+        loop {
+            let comes = fronts.wait_for(|fronts| *fronts > 0);
+            if tokio::time::timeout(patience, comes).await.is_err() {
+                return;
+            }
+            // This host has the sender.
+            let _ = fronts.wait_for(|fronts| *fronts == 0).await;
+        }
+    }
+
+    /// Ends all that run, and waits until their files are gone. Paused ones stay.
+    pub(crate) async fn end_all(self: &Arc<Self>) {
+        let all: Vec<_> = self.lock().sandboxes.values().cloned().collect();
+        for sandbox in all {
+            if sandbox.summary().state == State::Running {
+                self.end(&sandbox, Reason::Ended);
+            }
+        }
+        while self.removing.load(Ordering::Relaxed) > 0 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub(crate) fn state(&self) -> &StateDirectory {
+        &self.state
+    }
+
+    /// From which tokens are computed.
+    pub(crate) fn seed(&self) -> &Seed {
+        &self.seed
+    }
+}
+
+/// What a front is told.
+pub(crate) struct Listening {
+    pub(crate) all: Vec<Summary>,
+    /// Commands that run, by owner.
+    pub(crate) commands: BTreeMap<String, i64>,
+    /// What changes from now on.
+    pub(crate) news: broadcast::Receiver<News>,
+    pub(crate) front: Front,
+}
+
+/// A front that listens. Dropping it says that it is gone.
+#[derive(Debug)]
+pub(crate) struct Front(Arc<Sandboxes>);
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        self.0.fronts.send_modify(|fronts| *fronts -= 1);
+    }
+}
