@@ -39,6 +39,7 @@ pub(crate) fn dispatch(verb: Verb) -> Result<ExitCode, Error> {
         Verb::Audit { action } => audit::audit(&action),
         Verb::Completions { shell } => manual::completions(shell),
         Verb::Mcp(_) => beside::execute(&beside::MCP),
+        Verb::Serve { words } => beside::execute_with(&beside::SERVER, &words),
         Verb::Man { command } => manual::page(&command),
     }
 }

@@ -13,6 +13,8 @@ pub(crate) mod run;
 pub(crate) mod session;
 pub(crate) mod values;
 
+use std::ffi::OsString;
+
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -63,6 +65,15 @@ pub(crate) enum Verb {
     /// write files in one sandbox, which ends with stdin.
     #[command(after_help = help::MCP, mut_arg("overlay_size", hidden))]
     Mcp(Mcp),
+    /// Serve sandboxes of this machine to clients of E2B.
+    ///
+    /// `kennel serve --help` lists its flags.
+    #[command(disable_help_flag = true)]
+    Serve {
+        /// Its flags.
+        #[arg(value_name = "FLAGS", trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
+    },
     /// Show what commands changed with --overlay.
     ///
     /// The form is a unified diff.

@@ -43,6 +43,7 @@ pub(crate) fn dispatch(verb: Verb) -> Result<ExitCode, Error> {
         Verb::Cache { .. } => Err(command("cache")),
         Verb::Image { .. } => Err(command("image")),
         Verb::Mcp(_) => Err(command("mcp")),
+        Verb::Serve { .. } => Err(command("serve")),
     }
 }
 

@@ -38,6 +38,11 @@ pub(crate) const IMAGE: Executable = Executable {
     remedy: "the package kennel-cli puts it beside kennel: cargo install --locked --path crates/cli",
 };
 
+pub(crate) const SERVER: Executable = Executable {
+    name: "kennel-server",
+    remedy: "the package kennel-server puts it beside kennel: cargo install --locked --path crates/server",
+};
+
 /// A directory in which everybody may make files, and nobody may replace those of others.
 const SHARED: u32 = libc::S_ISVTX | 0o002;
 
@@ -46,8 +51,17 @@ const SHARED: u32 = libc::S_ISVTX | 0o002;
 /// # Errors
 /// It is missing, or it is in a directory where everybody may put a program, such as /tmp.
 pub(crate) fn execute(program: &Executable) -> Result<ExitCode, Error> {
+    become_beside(program, env::args_os())
+}
+
+/// As [`execute`], with the words `kennel serve` and these.
+pub(crate) fn execute_with(program: &Executable, words: &[OsString]) -> Result<ExitCode, Error> {
+    become_beside(program, ["kennel", "serve"].map(OsString::from).into_iter().chain(words.iter().cloned()))
+}
+
+fn become_beside(program: &Executable, words: impl Iterator<Item = OsString>) -> Result<ExitCode, Error> {
     let path = path_of(program)?;
-    match become_program(path.clone().into_os_string()) {
+    match become_program(path.clone().into_os_string(), words) {
         Err(error) => Err(unusable(path, error, program.remedy.to_owned())),
     }
 }
@@ -83,9 +97,9 @@ fn path_of(Executable { name, .. }: &Executable) -> Result<PathBuf, Error> {
 }
 
 /// execv(3). The standard library would change signals on the way.
-fn become_program(path: OsString) -> io::Result<Infallible> {
+fn become_program(path: OsString, words: impl Iterator<Item = OsString>) -> io::Result<Infallible> {
     let path = CString::new(path.into_vec())?;
-    let words = env::args_os().map(|word| CString::new(word.into_vec())).collect::<Result<Vec<_>, _>>()?;
+    let words = words.map(|word| CString::new(word.into_vec())).collect::<Result<Vec<_>, _>>()?;
     Ok(execv(&path, &words)?)
 }
 

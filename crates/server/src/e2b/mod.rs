@@ -13,14 +13,16 @@ mod process;
 
 use std::sync::Arc;
 
-use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::{Value, json};
 
 use crate::sandboxes::{Sandboxes, news};
-use crate::wire::failure::Failure;
+use crate::wire::failure::{Failure, Reason};
+use crate::wire::id::SandboxId;
 
 use call::Addressed;
 
@@ -34,6 +36,8 @@ pub(crate) fn routes() -> Router<Arc<Sandboxes>> {
         .layer(DefaultBodyLimit::max(frames::MOST))
         .merge(files::routes())
         .route("/host/news", get(tell))
+        .route("/host/largest", get(largest))
+        .route("/host/sandboxes/{id}/memory", post(end_for_memory))
         .fallback(unknown)
 }
 
@@ -44,6 +48,20 @@ async fn health(Addressed(sandbox): Addressed) -> Result<StatusCode, Failure> {
 
 async fn tell(State(host): State<Arc<Sandboxes>>) -> Response {
     Response::new(news::body(&host))
+}
+
+async fn largest(State(host): State<Arc<Sandboxes>>) -> Json<Option<Value>> {
+    Json(host.largest().await.map(|(id, bytes)| json!({ "id": id, "bytes": bytes })))
+}
+
+/// The worker runs out of memory, and this sandbox uses the most.
+async fn end_for_memory(
+    State(host): State<Arc<Sandboxes>>,
+    Path(id): Path<SandboxId>,
+) -> Result<StatusCode, Failure> {
+    let sandbox = host.find(&id)?;
+    host.end(&sandbox, Reason::Memory);
+    Ok(StatusCode::NO_CONTENT)
 }
 
 async fn unknown() -> Failure {

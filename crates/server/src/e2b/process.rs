@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::pending;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
@@ -27,7 +27,7 @@ use crate::sandboxes::Sandboxes;
 use crate::sandboxes::output::{End, Piece, Reader, Stream};
 use crate::sandboxes::process::{Process, Start};
 use crate::sandboxes::sandbox::Sandbox;
-use crate::wire::failure::Failure;
+use crate::wire::failure::{Failure, Reason};
 use crate::wire::headers::{KEEPALIVE, TIMEOUT, text};
 use crate::wire::sandbox::News;
 
@@ -201,7 +201,7 @@ async fn start(
         Ok::<_, Failure>(process)
     };
     match begun.await {
-        Ok(process) => events(&process, keepalive(&headers), None),
+        Ok(process) => events(&sandbox, &process, keepalive(&headers), None),
         // Clients tell a sandbox that is gone by the status.
         Err(failure) if failure.status == StatusCode::BAD_GATEWAY => failure.connect(),
         Err(failure) => failed(&failure),
@@ -218,7 +218,10 @@ async fn connect(Addressed(sandbox): Addressed, headers: HeaderMap, body: Bytes)
         Ok((request.process.find(&sandbox)?, time))
     };
     match found() {
-        Ok((process, time)) => events(&process, keepalive(&headers), time.map(|time| Instant::now() + time)),
+        Ok((process, time)) => {
+            let deadline = time.map(|time| Instant::now() + time);
+            events(&sandbox, &process, keepalive(&headers), deadline)
+        }
         Err(failure) => failed(&failure),
     }
 }
@@ -231,9 +234,15 @@ fn failed(failure: &Failure) -> Response {
 }
 
 /// The stream of a command's events.
-fn events(process: &Arc<Process>, keepalive: Duration, deadline: Option<Instant>) -> Response {
+fn events(
+    sandbox: &Arc<Sandbox>,
+    process: &Process,
+    keepalive: Duration,
+    deadline: Option<Instant>,
+) -> Response {
     let begun = format!(r#"{{"event":{{"start":{{"pid":{}}}}}}}"#, process.pid);
-    let events = Events { begun: Some(begun), reader: Some(process.output.reader()), keepalive, deadline };
+    let reader = Some(process.output.reader());
+    let events = Events { sandbox: Arc::downgrade(sandbox), begun: Some(begun), reader, keepalive, deadline };
     let body = Body::from_stream(stream::unfold(events, |mut events| async {
         let chunk = events.next().await?;
         Some((Ok::<_, Infallible>(chunk), events))
@@ -242,6 +251,7 @@ fn events(process: &Arc<Process>, keepalive: Duration, deadline: Option<Instant>
 }
 
 struct Events {
+    sandbox: Weak<Sandbox>,
     begun: Option<String>,
     /// `None` after the end.
     reader: Option<Reader>,
@@ -281,7 +291,7 @@ impl Events {
             match found {
                 Piece::Data(stream, bytes) => put_data(&mut chunk, stream, &bytes),
                 Piece::End(end) => {
-                    put_end(&mut chunk, &end);
+                    put_end(&mut chunk, &end, self.sandbox.upgrade().and_then(|sandbox| sandbox.over()));
                     self.reader = None;
                     return Some(chunk.freeze());
                 }
@@ -305,7 +315,7 @@ fn put_data(chunk: &mut BytesMut, stream: Stream, bytes: &[u8]) {
 }
 
 /// An `end` event stands only for a real end; everything else is an error of the stream.
-fn put_end(chunk: &mut BytesMut, end: &End) {
+fn put_end(chunk: &mut BytesMut, end: &End, over: Option<Reason>) {
     let failure = match end {
         End::Exited { code, signal, message } => {
             let status = match signal {
@@ -326,7 +336,13 @@ fn put_end(chunk: &mut BytesMut, end: &End) {
             Some(Failure::new(StatusCode::GATEWAY_TIMEOUT, "the command's time was over, and it was killed"))
         }
         End::Lost => {
-            let words = "the sandbox has ended, and its command with it: nobody knows how the command would have ended";
+            let why = match over {
+                Some(Reason::Ended) | None => "the sandbox has ended",
+                Some(Reason::Expired) => "the time of the sandbox is over",
+                Some(Reason::Memory) => "memory ran out, and the sandbox was ended, which used the most",
+                Some(Reason::SessionLost) => "the sandbox was killed from outside",
+            };
+            let words = format!("{why}, and the command with it: nobody knows how it would have ended");
             Some(Failure::new(StatusCode::BAD_GATEWAY, words))
         }
     };

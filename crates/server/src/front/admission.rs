@@ -1,6 +1,7 @@
 //! Who may make a sandbox now. What does not fit waits, in turns between tokens, and not for long.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,6 @@ use tokio::time::{sleep, timeout};
 use crate::config::tokens::Token;
 use crate::front::hosts::Hosts;
 use crate::wire::failure::Failure;
-use crate::wire::memory;
 
 /// Memory in use from which no sandbox is made, in percent.
 const FULL: u64 = 90;
@@ -27,6 +27,8 @@ pub(crate) struct Admission {
     /// The most creations that wait.
     queue: usize,
     wait: Duration,
+    /// Memory in use, in percent.
+    memory: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -108,7 +110,8 @@ impl Refusal {
 
 impl Admission {
     pub(crate) fn new(hosts: Arc<Hosts>, sandboxes: usize, queue: usize, wait: Duration) -> Arc<Self> {
-        Arc::new(Self { hosts, sandboxes, queue, wait, inner: Mutex::default() })
+        let (memory, inner) = (AtomicU64::new(0), Mutex::default());
+        Arc::new(Self { hosts, sandboxes, queue, wait, memory, inner })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -164,7 +167,7 @@ impl Admission {
         if self.hosts.running(None) + inner.beginning.values().sum::<usize>() >= self.sandboxes {
             return Err(Refusal::Room);
         }
-        if memory::used() > memory::total() / 100 * FULL {
+        if self.is_short_of_memory() {
             return Err(Refusal::Memory);
         }
         Ok(())
@@ -222,6 +225,15 @@ impl Admission {
         drop(given_up);
     }
 
+    /// The memory in use from now on, in percent.
+    pub(crate) fn note_memory(&self, percent: u64) {
+        self.memory.store(percent, Ordering::Relaxed);
+    }
+
+    fn is_short_of_memory(&self) -> bool {
+        self.memory.load(Ordering::Relaxed) >= FULL
+    }
+
     /// How many wait.
     pub(crate) fn waiting(&self) -> usize {
         self.lock().waiting.values().map(VecDeque::len).sum()
@@ -230,8 +242,7 @@ impl Admission {
     /// Whether anybody could make a sandbox.
     pub(crate) fn has_room(&self) -> bool {
         let beginning: usize = self.lock().beginning.values().sum();
-        self.hosts.running(None) + beginning < self.sandboxes
-            && memory::used() <= memory::total() / 100 * FULL
+        self.hosts.running(None) + beginning < self.sandboxes && !self.is_short_of_memory()
     }
 }
 

@@ -127,6 +127,11 @@ impl Hosts {
         })
     }
 
+    /// The hosts that answer.
+    pub(crate) fn alive(&self) -> Vec<u8> {
+        self.lock().alive.clone()
+    }
+
     /// Whether a host of this number can be there.
     pub(crate) fn has(&self, host: u8) -> bool {
         host < self.count

@@ -17,12 +17,17 @@ use hyper::body::{Frame, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 
 use crate::Problem;
-use crate::config::{Config, Listen};
+use crate::config::{Config, Listen, TlsFiles};
 use crate::front::Front;
 
 /// How long the head of a request may take.
@@ -34,6 +39,7 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// A socket that clients connect to.
 pub(crate) struct Listener {
     socket: Socket,
+    tls: Option<TlsAcceptor>,
     connections: usize,
 }
 
@@ -45,6 +51,7 @@ enum Socket {
 impl Listener {
     pub(crate) async fn bind(config: &Config) -> Result<Self, Problem> {
         let connections = config.connections;
+        let tls = config.tls.as_ref().map(acceptor).transpose()?;
         let socket = match &config.listen {
             Listen::Tcp(address) => {
                 let bound = TcpListener::bind(address)
@@ -62,12 +69,13 @@ impl Listener {
                 Socket::Unix(bound, path.clone())
             }
         };
-        Ok(Self { socket, connections })
+        Ok(Self { socket, tls, connections })
     }
 
     /// Where clients find it.
     pub(crate) fn url(&self) -> String {
         match &self.socket {
+            Socket::Tcp(_, address) if self.tls.is_some() => format!("https://{address}"),
             Socket::Tcp(_, address) => format!("http://{address}"),
             Socket::Unix(_, path) => format!("http+unix://{}", path.display()),
         }
@@ -90,11 +98,16 @@ impl Listener {
                 continue;
             };
             let Ok(place) = Arc::clone(&free).try_acquire_owned() else { continue };
-            let front = Arc::clone(&front);
+            let (front, tls) = (Arc::clone(&front), self.tls.clone());
             tokio::spawn(async move {
-                match stream {
-                    Accepted::Tcp(stream) => connection(stream, front).await,
-                    Accepted::Unix(stream) => connection(stream, front).await,
+                match (stream, tls) {
+                    (Accepted::Unix(stream), _) => connection(stream, front).await,
+                    (Accepted::Tcp(stream), None) => connection(stream, front).await,
+                    (Accepted::Tcp(stream), Some(tls)) => {
+                        if let Ok(Ok(stream)) = timeout(HEAD, tls.accept(stream)).await {
+                            connection(stream, front).await;
+                        }
+                    }
                 }
                 drop(place);
             });
@@ -105,6 +118,20 @@ impl Listener {
 enum Accepted {
     Tcp(tokio::net::TcpStream),
     Unix(tokio::net::UnixStream),
+}
+
+/// What speaks TLS with clients. Without HTTP/2: clients speak HTTP/1.1 as well, and hosts speak only that.
+fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, Problem> {
+    let TlsFiles { certificate, key } = files;
+    let chain = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let chain = chain.map_err(Problem::about(certificate.display()))?;
+    let found = PrivateKeyDer::from_pem_file(key).map_err(Problem::about(key.display()))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.and_then(|config| config.with_no_client_auth().with_single_cert(chain, found));
+    let mut config = config.map_err(Problem::about(certificate.display()))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 /// Removes a socket that nobody listens on.

@@ -8,6 +8,7 @@ mod control;
 mod forward;
 mod hosts;
 mod listen;
+mod memory;
 mod metrics;
 mod narrow;
 
@@ -93,6 +94,7 @@ async fn run(config: Config) -> Result<(), Problem> {
     let front = Arc::new(Front { config, access, hosts, admission, audit, metrics, draining });
     tokio::spawn(listener.serve(Arc::clone(&front)));
     tokio::spawn(Arc::clone(&front).read_tokens_anew());
+    tokio::spawn(memory::watch(Arc::clone(&front)));
     front.until_told().await?;
     front.hosts.end();
     end_hosts(&state, front.config.hosts).await;

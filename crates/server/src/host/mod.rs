@@ -20,8 +20,13 @@ use crate::arguments::Host as Arguments;
 use crate::sandboxes::Sandboxes;
 use crate::wire::StateDirectory;
 
+/// The niceness of a host and its commands.
+const NICENESS: i32 = 5;
+
 /// Runs a host until it is told to end, or nobody has asked for anything for too long.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Problem> {
+    // Its commands inherit that, so that the front answers when they use every processor. More is always allowed.
+    let _ = rustix::process::setpriority_process(None, NICENESS);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(Problem::about("start threads"))?;
     runtime.block_on(host(arguments))

@@ -202,6 +202,21 @@ impl Sandboxes {
         });
     }
 
+    /// The sandbox that uses the most memory, and how many bytes.
+    pub(crate) async fn largest(&self) -> Option<(SandboxId, u64)> {
+        let all: Vec<_> = self.lock().sandboxes.values().cloned().collect();
+        let mut largest = None;
+        for sandbox in all {
+            let Ok(session) = sandbox.session() else { continue };
+            let Ok(found) = session.processes().await else { continue };
+            let bytes = found.processes.iter().map(|process| process.memory).sum();
+            if largest.as_ref().is_none_or(|(_, most)| *most < bytes) {
+                largest = Some((sandbox.summary().id, bytes));
+            }
+        }
+        largest
+    }
+
     /// Keeps the deadline of a sandbox.
     async fn watch(self: Arc<Self>, sandbox: Arc<Sandbox>) {
         loop {

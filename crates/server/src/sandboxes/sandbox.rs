@@ -96,6 +96,14 @@ impl Sandbox {
         self.lock().record.clone()
     }
 
+    /// Why it has ended.
+    pub(crate) fn over(&self) -> Option<Reason> {
+        match self.lock().session {
+            Life::Over(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
     /// The name of the one user that its commands are.
     pub(crate) fn user(&self) -> String {
         let inner = self.lock();

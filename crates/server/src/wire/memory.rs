@@ -16,6 +16,11 @@ pub(crate) fn used() -> u64 {
     }
 }
 
+/// Whether a container's limit holds.
+pub(crate) fn is_limited() -> bool {
+    limit().is_some()
+}
+
 /// The limit of the cgroup at the root of the view: that of a container.
 fn limit() -> Option<u64> {
     number("/sys/fs/cgroup/memory.max")
