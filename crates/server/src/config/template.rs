@@ -27,6 +27,7 @@ pub(crate) struct TemplateFile {
     idle: Option<Span>,
     login: bool,
     public_ports: bool,
+    ready: usize,
 }
 
 /// A template, checked.
@@ -39,6 +40,8 @@ pub(crate) struct Template {
     idle: Option<Duration>,
     login: bool,
     public_ports: bool,
+    /// How many sandboxes are kept prepared.
+    pub(crate) ready: usize,
 }
 
 impl Template {
@@ -76,6 +79,7 @@ impl Template {
             idle: file.idle.map(Span::duration),
             login: file.login,
             public_ports: file.public_ports,
+            ready: file.ready,
         })
     }
 

@@ -170,8 +170,13 @@ struct NewFile {
 
 impl NewFile {
     async fn begin(session: &Session, path: PathBuf) -> Result<Self, Failure> {
-        paths::make_parent(session, &path).await?;
-        let writer = session.open_write(&path).await?;
+        let writer = match session.open_write(&path).await {
+            Err(error) if paths::is_missing(&error) => {
+                paths::make_parent(session, &path).await?;
+                session.open_write(&path).await?
+            }
+            opened => opened?,
+        };
         Ok(Self { path, writer })
     }
 

@@ -112,8 +112,13 @@ async fn rename(Addressed(sandbox): Addressed, headers: HeaderMap, body: Bytes) 
         let (request, session): (MoveRequest, _) = request(&sandbox, &headers, &body)?;
         let (from, to) = (paths::absolute(&request.source)?, paths::absolute(&request.destination)?);
         session.details(&from).await?;
-        paths::make_parent(&session, &to).await?;
-        session.rename(&from, &to).await?;
+        match session.rename(&from, &to).await {
+            Err(error) if paths::is_missing(&error) => {
+                paths::make_parent(&session, &to).await?;
+                session.rename(&from, &to).await?;
+            }
+            renamed => renamed?,
+        }
         Ok(json!({ "entry": entry(&sandbox, &session, &to).await? }))
     };
     answer(done.await)

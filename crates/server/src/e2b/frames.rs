@@ -89,6 +89,43 @@ impl Frames {
     }
 }
 
+/// Follows a body that passes by, to tell whether it is between two messages.
+#[derive(Debug, Default)]
+pub(crate) struct Boundary {
+    /// Bytes of a head that have passed.
+    head: [u8; HEAD],
+    has: usize,
+    /// Bytes of a message that are still to come.
+    left: u64,
+}
+
+impl Boundary {
+    pub(crate) fn pass(&mut self, mut piece: &[u8]) {
+        while !piece.is_empty() {
+            if self.left > 0 {
+                let passed = usize::try_from(self.left).unwrap_or(usize::MAX).min(piece.len());
+                piece = piece.get(passed..).unwrap_or_default();
+                self.left -= passed as u64;
+                continue;
+            }
+            let (Some((first, rest)), Some(next)) = (piece.split_first(), self.head.get_mut(self.has)) else {
+                return;
+            };
+            *next = *first;
+            self.has += 1;
+            piece = rest;
+            if self.has == HEAD {
+                let [_, length @ ..] = self.head;
+                (self.left, self.has) = (u64::from(u32::from_be_bytes(length)), 0);
+            }
+        }
+    }
+
+    pub(crate) fn is_between(&self) -> bool {
+        self.left == 0 && self.has == 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +151,20 @@ mod tests {
             }
             assert!(found.iter().map(|message| &message[..]).eq(messages), "pieces of {size}");
             frames.end().expect("complete");
+        }
+    }
+
+    #[test]
+    fn a_boundary_is_where_a_message_ends() {
+        let body = framed(&[b"{}", b"", &[b'x'; 300]]);
+        let ends = [0, 7, 12, 317, 324];
+        for size in [1, 3, 5, 100, 400] {
+            let (mut boundary, mut passed) = (Boundary::default(), 0);
+            for piece in body.chunks(size) {
+                boundary.pass(piece);
+                passed += piece.len();
+                assert_eq!(boundary.is_between(), ends.contains(&passed), "{passed} in pieces of {size}");
+            }
         }
     }
 

@@ -7,7 +7,7 @@ mod call;
 pub(crate) mod control;
 mod files;
 mod filesystem;
-mod frames;
+pub(crate) mod frames;
 mod paths;
 mod process;
 
@@ -20,11 +20,15 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
+use crate::sandboxes::ready::Wanted;
 use crate::sandboxes::{Sandboxes, news};
 use crate::wire::failure::{Failure, Reason};
 use crate::wire::id::SandboxId;
 
 use call::Addressed;
+
+/// The content of calls that answer with a stream.
+pub(crate) const STREAMED: &str = "application/connect+json";
 
 /// All of them.
 pub(crate) fn routes() -> Router<Arc<Sandboxes>> {
@@ -37,6 +41,7 @@ pub(crate) fn routes() -> Router<Arc<Sandboxes>> {
         .merge(files::routes())
         .route("/host/news", get(tell))
         .route("/host/largest", get(largest))
+        .route("/host/ready", post(want_ready))
         .route("/host/sandboxes/{id}/memory", post(end_for_memory))
         .fallback(unknown)
 }
@@ -48,6 +53,11 @@ async fn health(Addressed(sandbox): Addressed) -> Result<StatusCode, Failure> {
 
 async fn tell(State(host): State<Arc<Sandboxes>>) -> Response {
     Response::new(news::body(&host))
+}
+
+async fn want_ready(State(host): State<Arc<Sandboxes>>, Json(wanted): Json<Vec<Wanted>>) -> StatusCode {
+    host.want_ready(wanted);
+    StatusCode::NO_CONTENT
 }
 
 async fn largest(State(host): State<Arc<Sandboxes>>) -> Json<Option<Value>> {

@@ -38,7 +38,7 @@ pub(crate) fn absolute(path: &str) -> Result<PathBuf, Failure> {
     Ok(clean)
 }
 
-fn is_missing(error: &Error) -> bool {
+pub(crate) fn is_missing(error: &Error) -> bool {
     matches!(error, Error::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
 }
 
@@ -76,10 +76,7 @@ pub(crate) async fn make_directory(session: &Session, path: &Path) -> Result<boo
 /// Makes the directories above a file.
 pub(crate) async fn make_parent(session: &Session, path: &Path) -> Result<(), Failure> {
     let Some(above) = path.parent() else { return Ok(()) };
-    match session.stat(above).await {
-        Ok(info) if info.is_dir() => Ok(()),
-        _ => make_directory(session, above).await.map(|_| ()),
-    }
+    make_directory(session, above).await.map(|_| ())
 }
 
 /// Removes a file, or a directory with all that is in it. It is no error that nothing is there.

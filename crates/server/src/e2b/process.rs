@@ -21,6 +21,7 @@ use kennel::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::e2b::STREAMED;
 use crate::e2b::call::{Addressed, answer, bytes, check_user, is_json, read};
 use crate::e2b::frames::{self, Frames};
 use crate::sandboxes::Sandboxes;
@@ -31,7 +32,6 @@ use crate::wire::failure::{Failure, Reason};
 use crate::wire::headers::{KEEPALIVE, TIMEOUT, text};
 use crate::wire::sandbox::News;
 
-const STREAMED: &str = "application/connect+json";
 const UNARY: &str = "application/json";
 
 /// Output that goes out as one piece of a body.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
 use crate::config::tokens::Token;
@@ -29,6 +29,8 @@ pub(crate) struct Admission {
     wait: Duration,
     /// Memory in use, in percent.
     memory: AtomicU64,
+    /// Somebody begins to wait.
+    comes: Notify,
     inner: Mutex<Inner>,
 }
 
@@ -110,8 +112,8 @@ impl Refusal {
 
 impl Admission {
     pub(crate) fn new(hosts: Arc<Hosts>, sandboxes: usize, queue: usize, wait: Duration) -> Arc<Self> {
-        let (memory, inner) = (AtomicU64::new(0), Mutex::default());
-        Arc::new(Self { hosts, sandboxes, queue, wait, memory, inner })
+        let (memory, comes, inner) = (AtomicU64::new(0), Notify::new(), Mutex::default());
+        Arc::new(Self { hosts, sandboxes, queue, wait, memory, comes, inner })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -138,6 +140,7 @@ impl Admission {
             if !inner.turns.contains(&token.name) {
                 inner.turns.push_back(token.name.clone());
             }
+            self.comes.notify_one();
             admitted
         };
         match timeout(self.wait, admitted).await {
@@ -186,15 +189,15 @@ impl Admission {
     /// Admits those who wait, in turns, for ever.
     pub(crate) async fn admit_waiting(self: Arc<Self>) {
         loop {
-            let changed = self.hosts.changed.notified();
+            let (comes, changed) = (self.comes.notified(), self.hosts.changed.notified());
             let is_empty = self.lock().turns.is_empty();
             if is_empty {
-                // Whoever comes next waits for one look at most.
+                comes.await;
+            } else {
+                self.take_turns();
+                // What a second or the memory refuses is looked at again.
                 tokio::select! { () = changed => {}, () = sleep(LOOK) => {} }
-                continue;
             }
-            self.take_turns();
-            tokio::select! { () = changed => {}, () = sleep(LOOK) => {} }
         }
     }
 

@@ -8,6 +8,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use axum::response::IntoResponse;
+use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
@@ -229,7 +230,10 @@ impl Front {
             }
         };
         let states: Vec<_> = all("state").flat_map(|states| states.split(',')).collect();
-        let wanted: Vec<_> = all("metadata").flat_map(parameters).collect();
+        // Clients encode each name and each value, then the pairs, and then the query.
+        let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        let wanted = all("metadata").flat_map(parameters);
+        let wanted: Vec<_> = wanted.map(|(name, value)| (decoded(&name), decoded(&value))).collect();
         let (first, limit) = (number("nextToken", 0)?, number("limit", PAGE)?.clamp(1, PAGE));
         let mut found = self.hosts.of_owner(&token.name);
         found.retain(|summary| {

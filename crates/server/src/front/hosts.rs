@@ -1,6 +1,6 @@
 //! The hosts: found or started, listened to, and asked. What the front knows about sandboxes it has from them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{Request, Response, StatusCode};
 use bytes::BytesMut;
 use futures_util::StreamExt;
@@ -20,9 +21,11 @@ use tokio::time::{sleep, timeout};
 
 use crate::Problem;
 use crate::config::Config;
+use crate::config::template::Template;
 use crate::front::forward::{HostClient, client};
+use crate::sandboxes::ready::Wanted;
 use crate::wire::failure::{Failure, Reason};
-use crate::wire::id::SandboxId;
+use crate::wire::id::{SandboxId, Seed};
 use crate::wire::sandbox::{News, State, Summary};
 use crate::wire::{StateDirectory, VERSION};
 
@@ -35,11 +38,15 @@ const LOOK: Duration = Duration::from_millis(5);
 /// The pause before a host that does not start is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// Lost sandboxes that are remembered here.
+const MOST_LOST: usize = 20_000;
+
 /// All hosts of this worker.
 pub(crate) struct Hosts {
     state: StateDirectory,
     count: u8,
     client: HostClient,
+    seed: Seed,
     known: Mutex<Known>,
     /// Something has ended, so that somebody may have room.
     pub(crate) changed: Notify,
@@ -52,6 +59,10 @@ pub(crate) struct Hosts {
 #[derive(Default)]
 struct Known {
     sandboxes: HashMap<SandboxId, Summary>,
+    /// By their tokens.
+    tokens: HashMap<String, SandboxId>,
+    /// Those that died with their host, as far as this front has seen it.
+    lost: HashSet<SandboxId>,
     /// By host and owner: commands that run.
     commands: HashMap<(u8, String), i64>,
     alive: Vec<u8>,
@@ -61,12 +72,14 @@ impl Hosts {
     /// Finds the hosts that run, and starts the others.
     pub(crate) async fn start(
         config: &Config,
+        seed: Seed,
         on_end: impl Fn(&Summary, Reason) + Send + Sync + 'static,
     ) -> Result<Arc<Self>, Problem> {
         let hosts = Arc::new(Self {
             state: config.state.clone(),
             count: config.hosts,
             client: client(config.state.clone()),
+            seed,
             known: Mutex::default(),
             changed: Notify::new(),
             ending: watch::channel(false).0,
@@ -80,6 +93,7 @@ impl Hosts {
                 index,
                 name: config.name.clone(),
                 orphan: config.orphan,
+                ready: wanted(config, index),
                 tell,
             };
             tokio::spawn(keeper.keep());
@@ -149,12 +163,20 @@ impl Hosts {
 
     /// Notes a sandbox before its host tells of it.
     pub(crate) fn note(&self, summary: Summary) {
-        self.lock().sandboxes.entry(summary.id.clone()).or_insert(summary);
+        let token = self.seed.token(&summary.id);
+        let mut known = self.lock();
+        known.tokens.insert(token, summary.id.clone());
+        known.sandboxes.entry(summary.id.clone()).or_insert(summary);
     }
 
     /// A sandbox, as its host has told last.
     pub(crate) fn find(&self, id: &SandboxId) -> Option<Summary> {
         self.lock().sandboxes.get(id).cloned()
+    }
+
+    /// The sandbox that this token opens.
+    pub(crate) fn of_token(&self, token: &str) -> Option<SandboxId> {
+        self.lock().tokens.get(token).cloned()
     }
 
     /// All sandboxes of an owner.
@@ -180,7 +202,8 @@ impl Hosts {
 
     /// Why a sandbox is not there, where its host cannot know.
     pub(crate) fn lost(&self, id: &SandboxId) -> Option<Reason> {
-        self.state.lost().join(id.as_str()).exists().then_some(Reason::SessionLost)
+        let is_lost = self.lock().lost.contains(id) || self.state.lost().join(id.as_str()).exists();
+        is_lost.then_some(Reason::SessionLost)
     }
 
     /// Starts no host any more.
@@ -193,6 +216,7 @@ impl Hosts {
         match news {
             News::Hello { commands, .. } => {
                 known.sandboxes.retain(|id, _| id.host() != host);
+                known.tokens.retain(|_, id| id.host() != host);
                 known.commands.retain(|(of, _), _| *of != host);
                 known.commands.extend(commands.into_iter().map(|(owner, count)| ((host, owner), count)));
                 if !known.alive.contains(&host) {
@@ -203,6 +227,7 @@ impl Hosts {
                 let was_running =
                     known.sandboxes.get(&summary.id).is_some_and(|old| old.state == State::Running);
                 let pauses = was_running && summary.state == State::Paused;
+                known.tokens.insert(self.seed.token(&summary.id), summary.id.clone());
                 known.sandboxes.insert(summary.id.clone(), summary);
                 drop(known);
                 if pauses {
@@ -211,6 +236,7 @@ impl Hosts {
             }
             News::Ended { id, reason } => {
                 let ended = known.sandboxes.remove(&id);
+                known.tokens.remove(&self.seed.token(&id));
                 drop(known);
                 ended.into_iter().for_each(|summary| (self.on_end)(&summary, reason));
                 self.changed.notify_waiters();
@@ -234,10 +260,26 @@ impl Hosts {
             }
             !is_lost
         });
+        known.tokens.retain(|_, id| id.host() != host);
+        if known.lost.len() > MOST_LOST {
+            // The next host writes them down, too.
+            known.lost.clear();
+        }
+        known.lost.extend(lost.iter().map(|summary| summary.id.clone()));
         drop(known);
         lost.iter().for_each(|summary| (self.on_end)(summary, Reason::SessionLost));
         self.changed.notify_waiters();
     }
+}
+
+/// What a host keeps prepared: its part of what each template wants.
+fn wanted(config: &Config, index: u8) -> Vec<Wanted> {
+    let (hosts, index) = (usize::from(config.hosts), usize::from(index));
+    let of_template = |(name, template): (&String, &Template)| {
+        let count = template.ready / hosts + usize::from(index < template.ready % hosts);
+        Wanted { making: template.making(name, template.policy.clone()), count }
+    };
+    config.templates.iter().map(of_template).filter(|wanted| wanted.count > 0).collect()
 }
 
 /// Keeps one host alive, and hears its news.
@@ -246,6 +288,7 @@ struct Keeper {
     index: u8,
     name: String,
     orphan: Duration,
+    ready: Vec<Wanted>,
     /// Whether the host has answered for the first time.
     tell: watch::Sender<Option<Result<(), String>>>,
 }
@@ -301,11 +344,23 @@ impl Keeper {
                 self.hosts.hear(self.index, news);
                 left = left.saturating_sub(1);
                 if left == 0 {
+                    self.want_ready().await;
                     self.tell.send_if_modified(|told| told.replace(Ok(())).is_none());
                 }
             }
         }
         Ok(true)
+    }
+
+    /// Tells the host how many sandboxes it is to keep prepared.
+    async fn want_ready(&self) {
+        let Ok(body) = serde_json::to_vec(&self.ready) else { return };
+        let request =
+            Request::post("/host/ready").header(CONTENT_TYPE, "application/json").body(Body::from(body));
+        if let Ok(request) = request {
+            // A host that has just died is told again when it is back.
+            let _ = self.hosts.ask(self.index, request).await;
+        }
     }
 
     /// Starts the process, and waits until it answers. It gets a group of its own, so that it outlives this one.

@@ -6,14 +6,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use bytes::Bytes;
-use hyper::body::{Frame, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -152,51 +148,4 @@ async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static
     http.timer(TokioTimer::new()).header_read_timeout(HEAD);
     // A client that goes away, or speaks something else, is no event.
     let _ = http.serve_connection(TokioIo::new(stream), answer).with_upgrades().await;
-}
-
-/// Calls a function when it is dropped.
-pub(crate) struct OnDrop<F: FnOnce()>(Option<F>);
-
-impl<F: FnOnce()> OnDrop<F> {
-    pub(crate) fn new(call: F) -> Self {
-        Self(Some(call))
-    }
-}
-
-impl<F: FnOnce()> Drop for OnDrop<F> {
-    fn drop(&mut self) {
-        self.0.take().into_iter().for_each(|call| call());
-    }
-}
-
-/// A body with something that is dropped with it.
-pub(crate) struct Watched<T> {
-    body: Body,
-    _with: T,
-}
-
-impl<T> Watched<T> {
-    pub(crate) fn new(body: Body, with: T) -> Self {
-        Self { body, _with: with }
-    }
-}
-
-impl<T: Unpin> hyper::body::Body for Watched<T> {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }

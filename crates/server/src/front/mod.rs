@@ -5,6 +5,7 @@ mod access;
 mod admission;
 mod audit;
 mod control;
+mod events;
 mod forward;
 mod hosts;
 mod listen;
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::http::header::HOST;
+use axum::http::header::{CONTENT_TYPE, HOST};
 use axum::http::{HeaderValue, Request, Response, StatusCode};
 use axum::response::IntoResponse;
 use nix::fcntl::{Flock, FlockArg};
@@ -30,15 +31,17 @@ use tokio::time::sleep;
 use crate::arguments::Serve;
 use crate::config::Config;
 use crate::config::tokens::{Tokens, only_key, secret};
+use crate::e2b::STREAMED;
 use crate::front::access::Access;
 use crate::front::admission::Admission;
 use crate::front::audit::Audit;
+use crate::front::events::{Events, OnDrop};
 use crate::front::forward::forward;
 use crate::front::hosts::Hosts;
 use crate::front::metrics::Metrics;
 use crate::wire::failure::{Failure, Reason};
 use crate::wire::headers::{
-    OWNER, REASON, SANDBOX_ID, SANDBOX_PORT, TO_PORT, TO_SANDBOX, TRAFFIC_TOKEN, text,
+    ACCESS_TOKEN, API_KEY, OWNER, REASON, SANDBOX_ID, SANDBOX_PORT, TO_PORT, TO_SANDBOX, TRAFFIC_TOKEN, text,
 };
 use crate::wire::id::{SandboxId, Seed};
 use crate::wire::{ENVD_PORT, StateDirectory};
@@ -84,7 +87,7 @@ async fn run(config: Config) -> Result<(), Problem> {
             audit.ended(summary, reason);
             metrics.ended(reason);
         };
-        Hosts::start(&config, on_end).await?
+        Hosts::start(&config, seed.clone(), on_end).await?
     };
     let admission = Admission::new(Arc::clone(&hosts), config.sandboxes, config.queue, config.admit_wait);
     tokio::spawn(Arc::clone(&admission).admit_waiting());
@@ -197,7 +200,10 @@ impl Front {
     /// What a request is for: by its headers, by the name of its host, or by its path.
     fn target(&self, request: &Request<Body>) -> Target {
         let text = |name: &str| text(request.headers(), name);
-        if let Some(id) = text(SANDBOX_ID) {
+        let path = request.uri().path();
+        let is_control = ["/sandboxes", "/v2/sandboxes"].iter().any(|route| path.starts_with(route));
+        // Some clients name the sandbox on control routes, too.
+        if let Some(id) = text(SANDBOX_ID).filter(|_| !is_control || text(API_KEY).is_none()) {
             let port = text(SANDBOX_PORT).map_or(Some(ENVD_PORT), |port| port.parse().ok());
             return port.zip(self.id(id)).map_or(Target::Unknown, |(port, id)| Target::Sandbox(id, port));
         }
@@ -213,6 +219,11 @@ impl Front {
             Some((port, id)) => {
                 let port = port.parse().ok();
                 port.zip(self.id(id)).map_or(Target::Unknown, |(port, id)| Target::Sandbox(id, port))
+            }
+            // Some clients name a sandbox by its token only.
+            None if is_envd(path) => {
+                let known = text(ACCESS_TOKEN).and_then(|token| self.hosts.of_token(token));
+                known.map_or(Target::Unknown, |id| Target::Sandbox(id, ENVD_PORT))
             }
             // `api.DOMAIN` is the worker, as with E2B.
             None => Target::Worker,
@@ -258,10 +269,18 @@ impl Front {
         let response = forward(&self.hosts, id.host(), request).await;
         let response = response.unwrap_or_else(Failure::into_response);
         let response = self.with_reason(response, id);
-        Ok(match known.filter(|_| is_start) {
-            Some(summary) => self.timed(response, summary.template, begun),
-            None => response,
-        })
+        let is_stream = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == STREAMED);
+        if !is_stream {
+            return Ok(response);
+        }
+        let (metrics, template) = (Arc::clone(&self.metrics), known.map(|summary| summary.template));
+        let over = OnDrop::new(move || {
+            template
+                .filter(|_| is_start)
+                .into_iter()
+                .for_each(|template| metrics.command(&template, begun.elapsed()));
+        });
+        Ok(response.map(|body| Body::new(Events::new(body, over))))
     }
 
     /// Whether the owner may have one more command.
@@ -276,15 +295,6 @@ impl Front {
             }
             None => Ok(()),
         }
-    }
-
-    /// Measures until the end of the answer.
-    fn timed(&self, response: Response<Body>, template: String, begun: Instant) -> Response<Body> {
-        let metrics = Arc::clone(&self.metrics);
-        response.map(|body| {
-            let over = listen::OnDrop::new(move || metrics.command(&template, begun.elapsed()));
-            Body::new(listen::Watched::new(body, over))
-        })
     }
 
     /// Adds why a sandbox is not there, where its host cannot know.
@@ -345,6 +355,11 @@ impl Front {
         }
         Ok(())
     }
+}
+
+/// Whether it is a route of a sandbox's files and commands.
+fn is_envd(path: &str) -> bool {
+    matches!(path, "/health" | "/files") || path.starts_with("/process.") || path.starts_with("/filesystem.")
 }
 
 /// What a request is for.

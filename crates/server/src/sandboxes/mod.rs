@@ -3,6 +3,7 @@
 pub(crate) mod news;
 pub(crate) mod output;
 pub(crate) mod process;
+pub(crate) mod ready;
 pub(crate) mod record;
 pub(crate) mod sandbox;
 
@@ -19,12 +20,13 @@ use tokio::sync::{broadcast, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
+use crate::sandboxes::ready::{Ready, Wanted};
 use crate::sandboxes::record::Place;
-use crate::sandboxes::sandbox::{Due, Sandbox};
+use crate::sandboxes::sandbox::{Due, Prepared, Sandbox};
 use crate::wire::StateDirectory;
 use crate::wire::failure::{Failure, Reason};
 use crate::wire::id::{SandboxId, Seed};
-use crate::wire::sandbox::{NewSandbox, News, State, Summary};
+use crate::wire::sandbox::{Making, NewSandbox, News, State, Summary};
 
 /// Ends that are remembered, to tell who asks.
 const MOST_ENDS: usize = 20_000;
@@ -61,6 +63,7 @@ struct Inner {
     ended: VecDeque<SandboxId>,
     /// By owner and key.
     keys: HashMap<(String, String), Key>,
+    ready: Ready,
 }
 
 /// A creation with an idempotency key.
@@ -151,14 +154,64 @@ impl Sandboxes {
     }
 
     async fn make(self: &Arc<Self>, new: NewSandbox) -> Result<Arc<Sandbox>, Failure> {
+        let ready = self.lock().ready.take(&new.making);
+        let prepared = match ready {
+            Some(prepared) => {
+                self.fill();
+                prepared
+            }
+            None => self.prepare(&new.making).await?,
+        };
+        let sandbox = Arc::new(Sandbox::new(prepared, new)?);
+        let summary = sandbox.summary();
+        self.lock().sandboxes.insert(summary.id.clone(), Arc::clone(&sandbox));
+        self.tell(News::Sandbox(summary));
+        tokio::spawn(Arc::clone(self).watch(Arc::clone(&sandbox)));
+        Ok(sandbox)
+    }
+
+    async fn prepare(&self, making: &Making) -> Result<Prepared, Failure> {
         let id = SandboxId::new(&self.worker, self.index).map_err(|error| {
             Failure::new(StatusCode::INTERNAL_SERVER_ERROR, format!("getrandom: {error}"))
         })?;
-        let sandbox = Arc::new(Sandbox::create(Place::new(&self.state, &id), id.clone(), new).await?);
-        self.lock().sandboxes.insert(id, Arc::clone(&sandbox));
-        self.tell(News::Sandbox(sandbox.summary()));
-        tokio::spawn(Arc::clone(self).watch(Arc::clone(&sandbox)));
-        Ok(sandbox)
+        Prepared::new(Place::new(&self.state, &id), id, making).await
+    }
+
+    /// Keeps so many sandboxes of these templates prepared.
+    pub(crate) fn want_ready(self: &Arc<Self>, wanted: Vec<Wanted>) {
+        let unwanted = self.lock().ready.want(wanted);
+        unwanted.into_iter().for_each(|prepared| self.remove(prepared.end()));
+        self.fill();
+    }
+
+    /// Prepares what is missing, one after the other, beside everything else.
+    fn fill(self: &Arc<Self>) {
+        let host = Arc::clone(self);
+        tokio::spawn(async move {
+            loop {
+                let missing = host.lock().ready.missing();
+                let Some(making) = missing else { return };
+                // A template that cannot be prepared says so to the client that asks for it.
+                let prepared = host.prepare(&making).await.ok();
+                let has_failed = prepared.is_none();
+                let unwanted = host.lock().ready.add(&making, prepared);
+                unwanted.into_iter().for_each(|prepared| host.remove(prepared.end()));
+                if has_failed {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Removes the files of a sandbox that has ended.
+    fn remove(self: &Arc<Self>, place: Place) {
+        let host = Arc::clone(self);
+        self.removing.fetch_add(1, Ordering::Relaxed);
+        spawn_blocking(move || {
+            // The next host of this index finds what is left.
+            let _ = place.remove();
+            host.removing.fetch_sub(1, Ordering::Relaxed);
+        });
     }
 
     /// A sandbox that is there.
@@ -193,13 +246,7 @@ impl Sandboxes {
             }
         }
         self.tell(News::Ended { id, reason });
-        let (host, place) = (Arc::clone(self), sandbox.place.clone());
-        self.removing.fetch_add(1, Ordering::Relaxed);
-        spawn_blocking(move || {
-            // The next host of this index finds what is left.
-            let _ = place.remove();
-            host.removing.fetch_sub(1, Ordering::Relaxed);
-        });
+        self.remove(sandbox.place.clone());
     }
 
     /// The sandbox that uses the most memory, and how many bytes.
@@ -276,6 +323,7 @@ impl Sandboxes {
 
     /// Ends all that run, and waits until their files are gone. Paused ones stay.
     pub(crate) async fn end_all(self: &Arc<Self>) {
+        self.want_ready(Vec::new());
         let all: Vec<_> = self.lock().sandboxes.values().cloned().collect();
         for sandbox in all {
             if sandbox.summary().state == State::Running {

@@ -16,7 +16,7 @@ use crate::sandboxes::record::{Place, Record};
 use crate::wire::HOME;
 use crate::wire::failure::{Failure, Reason};
 use crate::wire::id::SandboxId;
-use crate::wire::sandbox::{NewSandbox, State, Summary, now};
+use crate::wire::sandbox::{Making, NewSandbox, State, Summary, now};
 
 /// How long a paused sandbox is kept, in milliseconds: 30 days, as with E2B.
 const PAUSED_MS: u64 = 30 * 24 * 60 * 60 * 1000;
@@ -53,22 +53,19 @@ enum Life {
 }
 
 impl Sandbox {
-    /// Prepares a new one. Nothing is left if that fails.
-    pub(crate) async fn create(place: Place, id: SandboxId, new: NewSandbox) -> Result<Self, Failure> {
+    /// One that is prepared, and now has an owner.
+    pub(crate) fn new(prepared: Prepared, new: NewSandbox) -> Result<Self, Failure> {
         let started = now();
         let deadline = started.saturating_add(new.life_ms);
+        let Prepared { place, id, session } = prepared;
         let record = Record { id, new, state: State::Running, started, deadline };
-        let made = place.create().and_then(|()| place.write(&record));
-        let prepared = match made {
-            Ok(()) => prepare(&record, &place).await,
-            Err(error) => Err(on_disk(&error)),
-        };
-        match prepared {
-            Ok(session) => Ok(Self::with(place, record, Life::Running(session))),
-            Err(failure) => {
-                // The directory is new, and nothing runs in it.
+        match place.write(&record) {
+            Ok(()) => Ok(Self::with(place, record, Life::Running(session))),
+            Err(error) => {
+                drop(session);
+                // Nothing has run in it.
                 let _ = place.remove();
-                Err(failure)
+                Err(on_disk(&error))
             }
         }
     }
@@ -156,8 +153,12 @@ impl Sandbox {
         ended: impl FnOnce() + Send + 'static,
     ) -> Result<Arc<Process>, Failure> {
         let session = self.session()?;
+        let mut start = start;
         let pid = {
             let mut inner = self.lock();
+            for (name, value) in &inner.record.new.variables {
+                start.variables.entry(name.clone()).or_insert_with(|| value.clone());
+            }
             let pid = inner.next_pid;
             inner.next_pid += 1;
             pid
@@ -306,7 +307,7 @@ impl Sandbox {
             let deadline = now().saturating_add(life_ms);
             Record { state: State::Running, deadline, ..inner.record.clone() }
         };
-        let prepared = prepare(&record, &self.place).await;
+        let prepared = prepare(&record.new.making, &record.id, &self.place).await;
         let mut inner = self.lock();
         if let Life::Over(reason) = inner.session {
             return Err(Failure::unknown(inner.record.id.as_str(), Some(reason)));
@@ -357,20 +358,54 @@ fn on_disk(error: &std::io::Error) -> Failure {
     Failure::new(status, format!("the server's state directory: {error}"))
 }
 
-/// Prepares its session.
-async fn prepare(record: &Record, place: &Place) -> Result<Session, Failure> {
-    let policy = policy(record, place);
+/// A session that belongs to nobody yet.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    place: Place,
+    id: SandboxId,
+    session: Session,
+}
+
+impl Prepared {
+    /// Nothing is left if this fails.
+    pub(crate) async fn new(place: Place, id: SandboxId, making: &Making) -> Result<Self, Failure> {
+        let prepared = match place.create() {
+            Ok(()) => prepare(making, &id, &place).await,
+            Err(error) => Err(on_disk(&error)),
+        };
+        match prepared {
+            Ok(session) => Ok(Self { place, id, session }),
+            Err(failure) => {
+                // The directory is new, and nothing runs in it.
+                let _ = place.remove();
+                Err(failure)
+            }
+        }
+    }
+
+    /// Whether it still can be used.
+    pub(crate) fn is_alive(&self) -> bool {
+        !self.session.has_ended()
+    }
+
+    /// Ends it. Its directory is left.
+    pub(crate) fn end(self) -> Place {
+        self.place
+    }
+}
+
+async fn prepare(making: &Making, id: &SandboxId, place: &Place) -> Result<Session, Failure> {
+    let policy = policy(making, id, place);
     let session = Session::builder(&policy).ready_workers(1).prepare().await;
     session.map_err(|error| {
         let failure = Failure::from(error);
-        let message = format!("template {}: {}", record.new.making.template, failure.message);
+        let message = format!("template {}: {}", making.template, failure.message);
         failure.with_message(message)
     })
 }
 
 /// The template's policy, with the sandbox's own directory in the place of a workspace.
-fn policy(record: &Record, place: &Place) -> Policy {
-    let NewSandbox { making, variables, .. } = &record.new;
+fn policy(making: &Making, id: &SandboxId, place: &Place) -> Policy {
     let mut policy = making.policy.clone();
     policy.files.clone_from(&making.policy_files);
     let has_root = policy.root.is_some() || policy.image.is_some();
@@ -394,11 +429,8 @@ fn policy(record: &Record, place: &Place) -> Policy {
     policy.cwd.get_or_insert_with(|| HOME.into());
     policy.isolation.get_or_insert(Isolation::Session);
     policy.tmp = TmpLife::Session;
-    let own = [("HOME", HOME), ("E2B_SANDBOX", "true"), ("E2B_SANDBOX_ID", record.id.as_str())];
-    let own = own.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let given = variables.iter().map(|(name, value)| (name.clone(), value.clone()));
-    for (name, value) in own.chain(given) {
-        policy.env.set.insert(name, value);
+    for (name, value) in [("HOME", HOME), ("E2B_SANDBOX", "true"), ("E2B_SANDBOX_ID", id.as_str())] {
+        policy.env.set.insert(name.to_owned(), value.to_owned());
     }
     policy
 }

@@ -1,0 +1,112 @@
+"""A server of its own for each module, and E2B's real client pointed at it."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+import pytest
+
+SERVER = os.environ["KENNEL_SERVER"]
+
+
+class Server:
+    """`kennel serve` with a configuration, in a directory of its own."""
+
+    def __init__(self, place: pathlib.Path, config: str = "") -> None:
+        self.place = place
+        self.state = place / "state"
+        self.config = place / "serve.toml"
+        self.config.write_text(f'listen = "127.0.0.1:0"\nhosts = 2\n{config}')
+        self.process: subprocess.Popen | None = None
+        self.environment: dict[str, str] = {}
+        self.before: dict[str, str | None] = {}
+
+    def start(self, address: str | None = None) -> None:
+        words = [SERVER, "serve", "--config", self.config, "--state", self.state]
+        words += ["--listen", address] if address else []
+        # A file, and no pipe: hosts outlive the front.
+        errors = (self.place / "errors").open("a")
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True)
+        first = self.process.stdout.readline()
+        assert first.startswith("# Kennel serves at"), (self.place / "errors").read_text()
+        self.url = first.split()[-1]
+        self.environment = {"E2B_API_URL": self.url, "E2B_SANDBOX_URL": self.url}
+        if "tokens" not in self.config.read_text():
+            lines = [self.process.stdout.readline() for _ in range(3)]
+            exports = dict(line.removeprefix("export ").strip().split("=", 1) for line in lines)
+            assert exports["E2B_API_URL"] == self.url
+            self.environment["E2B_API_KEY"] = exports["E2B_API_KEY"]
+        self.before = self.before or {name: os.environ.get(name) for name in self.environment}
+        os.environ.update(self.environment)
+
+    @property
+    def address(self) -> str:
+        return self.url.removeprefix("http://")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def hosts(self) -> list[int]:
+        """The processes in which sandboxes live."""
+        found = []
+        for entry in pathlib.Path("/proc").iterdir():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"serve-host" in words and str(self.state).encode() in words:
+                found.append(int(entry.name))
+        return sorted(found)
+
+    def host_of(self, sandbox_id: str) -> int:
+        letter = sandbox_id.rsplit("-", 1)[1][0]
+        index = str("abcdefghijklmnopqrstuvwxyz0123456789".index(letter))
+        for pid in self.hosts():
+            words = pathlib.Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            if words[words.index("--index") + 1] == index:
+                return pid
+        raise LookupError(sandbox_id)
+
+    def stop(self) -> None:
+        """Ends it at once, and sees that nothing is left."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(20)
+        for name, value in self.before.items():
+            if value is not None:
+                os.environ[name] = value
+        for pid in self.hosts():
+            os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: not self.hosts(), "hosts end")
+
+
+def wait_until(condition, what: str, seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A server without tokens."""
+    server = Server(tmp_path_factory.mktemp("server"))
+    server.start()
+    yield server
+    server.stop()
+    left = list((server.state / "sandboxes").iterdir())
+    assert not left, left
+
+
+@pytest.fixture
+def sandbox(server):
+    from e2b import Sandbox
+
+    sandbox = Sandbox.create()
+    yield sandbox
+    sandbox.kill()
