@@ -342,11 +342,11 @@ impl Keeper {
                     left = sandboxes + 1;
                 }
                 self.hosts.hear(self.index, news);
-                left = left.saturating_sub(1);
-                if left == 0 {
+                if left == 1 {
                     self.want_ready().await;
                     self.tell.send_if_modified(|told| told.replace(Ok(())).is_none());
                 }
+                left = left.saturating_sub(1);
             }
         }
         Ok(true)
