@@ -179,11 +179,12 @@ impl Front {
             let message = format!("template {name}: token {} may not use it", token.name);
             return Err(Failure::new(StatusCode::FORBIDDEN, message));
         }
-        let life = Duration::from_secs(request.timeout.unwrap_or(USUAL_SECONDS));
         let (longest, whose) = match token.life.filter(|life| *life < template.life) {
             Some(life) => (life, format!("token {}", token.name)),
             None => (template.life, format!("template {name}")),
         };
+        let life =
+            request.timeout.map_or(Duration::from_secs(USUAL_SECONDS).min(longest), Duration::from_secs);
         if life > longest {
             let message = format!(
                 "timeout: {} s is longer than {} s, the limit of {whose}",

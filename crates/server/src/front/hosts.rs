@@ -53,8 +53,11 @@ pub(crate) struct Hosts {
     /// Whether the front is ending: no host is started any more.
     ending: watch::Sender<bool>,
     /// Told of every end.
-    on_end: Box<dyn Fn(&Summary, Reason) + Send + Sync>,
+    on_end: OnEnd,
 }
+
+/// Is told of a sandbox that has ended.
+type OnEnd = Box<dyn Fn(&Summary, Reason) + Send + Sync>;
 
 #[derive(Default)]
 struct Known {

@@ -1,7 +1,8 @@
 //! What a sandbox leaves on disk: its record, and its directory. A record is written whole or not at all.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -49,9 +50,9 @@ impl Place {
 
     /// Makes it, with an empty directory for the files of the sandbox.
     pub(crate) fn create(&self) -> io::Result<()> {
-        fs::create_dir(&self.0)?;
-        fs::create_dir(self.home())?;
-        fs::create_dir(self.changes())
+        DirBuilder::new().mode(0o700).create(&self.0)?;
+        DirBuilder::new().mode(0o755).create(self.home())?;
+        DirBuilder::new().mode(0o700).create(self.changes())
     }
 
     /// The sandbox's own files.
@@ -150,7 +151,7 @@ mod tests {
         let inside = dir.path().join("sandbox");
         fs::create_dir_all(inside.join("closed/deep")).expect("made");
         std::os::unix::fs::symlink(&outside, inside.join("closed/link")).expect("linked");
-        fs::set_permissions(inside.join("closed"), fs::Permissions::from_mode(0)).expect("closed");
+        fs::set_permissions(inside.join("closed"), fs::Permissions::from_mode(0o000)).expect("closed");
         remove_all(&inside).expect("removed");
         assert!(!inside.exists());
         assert!(outside.join("kept").exists());

@@ -18,7 +18,7 @@ const RANDOM: usize = 16;
 pub(crate) const LONGEST_NAME: usize = 40;
 
 /// The most hosts of a worker: the first letter names one.
-pub(crate) const MOST_HOSTS: u8 = LETTERS.len() as u8;
+pub(crate) const MOST_HOSTS: u8 = 36;
 
 /// The name of a sandbox: `WORKER-` and 16 letters or digits, of which the first names the host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

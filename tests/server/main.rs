@@ -1,0 +1,20 @@
+//! `kennel serve`, asked by hand: what no client of E2B can say. Those clients drive `tests/server/e2b`.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `access` | keys, tokens of sandboxes, signatures, quotas |
+//! | `bad_input` | bodies, headers and connections that nobody should send |
+//! | `front` | admission, metrics, drain, hosts |
+//! | `ports` | servers in sandboxes, by header and by name |
+//! | `streams` | events of commands: order, silence, slow readers |
+//! | `templates` | policies, files, limits, what a client may narrow |
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod access;
+mod bad_input;
+mod front;
+mod ports;
+mod server;
+mod streams;
+mod templates;

@@ -1,0 +1,303 @@
+//! A server of a test's own, and requests to it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+/// The key of the token `me`, where there are tokens.
+pub(crate) const KEY: &str = "key-of-me";
+
+pub(crate) struct Server {
+    process: Child,
+    pub(crate) place: TempDir,
+    pub(crate) address: String,
+    pub(crate) key: String,
+}
+
+impl Server {
+    /// With one key.
+    pub(crate) fn start(config: &str) -> Self {
+        Self::with(config, None)
+    }
+
+    /// With tokens: `me`, and these lines of others. `KEY_OF(name)` is the key of each.
+    pub(crate) fn with_tokens(config: &str, tokens: &str) -> Self {
+        Self::with(config, Some(tokens))
+    }
+
+    fn with(config: &str, tokens: Option<&str>) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let mut text = String::from("listen = '127.0.0.1:0'\n");
+        if !config.contains("hosts = ") {
+            text.push_str("hosts = 2\n");
+        }
+        if let Some(tokens) = tokens {
+            fs::write(place.path().join("tokens.toml"), tokens).unwrap();
+            text.push_str("tokens = 'tokens.toml'\n");
+        }
+        fs::write(place.path().join("serve.toml"), text + config).unwrap();
+        let (process, address, key) = begin(place.path(), None);
+        Self { process, place, address, key: key.unwrap_or_else(|| KEY.to_owned()) }
+    }
+
+    /// Kills the front, and starts another one at the same address.
+    pub(crate) fn restart(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        self.process = begin(self.place.path(), Some(&self.address)).0;
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.place.path().join("state")
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.process.id().cast_signed()), signal).unwrap();
+    }
+
+    /// Waits until the front has ended, and returns whether it ended well.
+    pub(crate) fn ends(&mut self) -> bool {
+        self.process.wait().unwrap().success()
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_some()
+    }
+
+    /// A request with this key.
+    pub(crate) fn ask_as(&self, key: &str, method: &str, path: &str, body: &Value) -> Answer {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let headers = [("x-api-key", key), ("content-type", "application/json")];
+        self.request(method, path, &headers, body.as_bytes())
+    }
+
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> Answer {
+        self.ask_as(&self.key, method, path, body)
+    }
+
+    /// A request on a connection of its own.
+    pub(crate) fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let mut stream = self.connect();
+        send(&mut stream, method, path, headers, body);
+        Answer::read(stream)
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream
+    }
+
+    pub(crate) fn create(&self) -> Made {
+        self.create_from(&json!({ "templateID": "base" }))
+    }
+
+    pub(crate) fn create_from(&self, body: &Value) -> Made {
+        let answer = self.ask("POST", "/v2/sandboxes", body);
+        assert_eq!(answer.status, 201, "{}", answer.text());
+        Made::of(&answer)
+    }
+
+    /// A request for files or commands of a sandbox.
+    pub(crate) fn of(&self, made: &Made, method: &str, path: &str, kind: &str, body: &[u8]) -> Answer {
+        let headers =
+            [("x-access-token", &*made.token), ("e2b-sandbox-id", &*made.id), ("content-type", kind)];
+        self.request(method, path, &headers, body)
+    }
+
+    /// Runs a shell command to its end: its stdout, and its exit status.
+    pub(crate) fn run(&self, made: &Made, command: &str) -> (String, i64) {
+        let answer = self.of(made, "POST", "/process.Process/Start", STREAM, &start(command));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let events = events(&answer.body);
+        let end = events.iter().find_map(|event| event["event"]["end"].as_object());
+        let end = end.unwrap_or_else(|| panic!("no end: {events:?}"));
+        (output(&events, "stdout"), end["exitCode"].as_i64().unwrap())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        for _ in 0..2 {
+            let _ = kill(Pid::from_raw(self.process.id().cast_signed()), Signal::SIGTERM);
+            sleep(Duration::from_millis(100));
+        }
+        let _ = self.process.wait();
+    }
+}
+
+fn begin(place: &Path, address: Option<&str>) -> (Child, String, Option<String>) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kennel-server"));
+    command
+        .arg("serve")
+        .arg("--config")
+        .arg(place.join("serve.toml"))
+        .arg("--state")
+        .arg(place.join("state"));
+    address.into_iter().for_each(|address| {
+        command.args(["--listen", address]);
+    });
+    let errors = fs::OpenOptions::new().create(true).append(true).open(place.join("errors")).unwrap();
+    let mut process = command.stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let mut next = || lines.next().and_then(Result::ok);
+    let errors = || fs::read_to_string(place.join("errors")).unwrap();
+    let first = next().unwrap_or_else(|| panic!("{}", errors()));
+    let url = first.strip_prefix("# Kennel serves at ").unwrap().to_owned();
+    let has_tokens = fs::read_to_string(place.join("serve.toml")).unwrap().contains("tokens = ");
+    let key = (!has_tokens).then(|| {
+        let lines = [next(), next(), next()].map(Option::unwrap);
+        assert_eq!(lines[..2], ["E2B_API_URL", "E2B_SANDBOX_URL"].map(|name| format!("export {name}={url}")));
+        lines[2].strip_prefix("export E2B_API_KEY=").unwrap().to_owned()
+    });
+    let address = url.split_once("://").unwrap().1.to_owned();
+    (process, address, key)
+}
+
+/// The lines of a token in `tokens.toml`; its key is `key-of-NAME`.
+pub(crate) fn token(name: &str, lines: &str) -> String {
+    let hash = Sha256::digest(format!("key-of-{name}").as_bytes());
+    let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("[token.{name}]\nsha256 = '{hash}'\n{lines}\n")
+}
+
+/// A sandbox, as its creation answers.
+#[derive(Clone, Debug)]
+pub(crate) struct Made {
+    pub(crate) id: String,
+    pub(crate) token: String,
+    pub(crate) traffic: Option<String>,
+}
+
+impl Made {
+    pub(crate) fn of(answer: &Answer) -> Self {
+        let made = answer.json();
+        let text = |key: &str| made[key].as_str().map(ToOwned::to_owned);
+        let (id, token) = (text("sandboxID").unwrap(), text("envdAccessToken").unwrap());
+        Self { id, token, traffic: text("trafficAccessToken") }
+    }
+}
+
+pub(crate) fn send(stream: &mut TcpStream, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
+    let mut head =
+        format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+    if !headers.iter().any(|(name, _)| *name == "host") {
+        head.push_str("Host: worker\r\n");
+    }
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    // The server may answer before it has read all of it.
+    let _ = stream.write_all(format!("{head}\r\n").as_bytes()).and_then(|()| stream.write_all(body));
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn read(mut stream: TcpStream) -> Self {
+        let mut all = Vec::new();
+        // A connection that is reset ends what came before.
+        let _ = stream.read_to_end(&mut all);
+        Self::parse(&all)
+    }
+
+    pub(crate) fn parse(all: &[u8]) -> Self {
+        let end = all.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+        let end = end.unwrap_or_else(|| panic!("no answer: {:?}", String::from_utf8_lossy(all)));
+        let head = String::from_utf8_lossy(&all[..end]).to_ascii_lowercase();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let body = &all[end + 4..];
+        let body = if head.contains("transfer-encoding: chunked") { dechunked(body) } else { body.to_vec() };
+        Self { status, head, body }
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{}", self.text()))
+    }
+
+    /// The sentence of a refusal.
+    pub(crate) fn message(&self) -> String {
+        self.json()["message"].as_str().unwrap().to_owned()
+    }
+}
+
+fn dechunked(mut body: &[u8]) -> Vec<u8> {
+    let mut whole = Vec::new();
+    while let Some(end) = body.windows(2).position(|bytes| bytes == b"\r\n") {
+        let size = usize::from_str_radix(std::str::from_utf8(&body[..end]).unwrap(), 16).unwrap();
+        let Some(piece) = body.get(end + 2..end + 2 + size) else { break };
+        whole.extend_from_slice(piece);
+        body = body.get(end + 4 + size..).unwrap_or_default();
+    }
+    whole
+}
+
+pub(crate) const STREAM: &str = "application/connect+json";
+
+/// One message of the Connect protocol.
+pub(crate) fn frame(json: &Value) -> Vec<u8> {
+    let json = json.to_string();
+    let mut frame = vec![0];
+    frame.extend(u32::try_from(json.len()).unwrap().to_be_bytes());
+    frame.extend(json.into_bytes());
+    frame
+}
+
+/// The body that starts a command of bash.
+pub(crate) fn start(command: &str) -> Vec<u8> {
+    frame(&json!({ "process": { "cmd": "/bin/bash", "args": ["-l", "-c", command] }, "stdin": false }))
+}
+
+/// The messages of a stream, the end included.
+pub(crate) fn events(mut body: &[u8]) -> Vec<Value> {
+    let mut events = Vec::new();
+    while let Some((head, rest)) = body.split_first_chunk::<5>() {
+        let [_, length @ ..] = *head;
+        let (message, rest) = rest.split_at(u32::from_be_bytes(length) as usize);
+        events.push(serde_json::from_slice(message).unwrap());
+        body = rest;
+    }
+    assert!(body.is_empty(), "half a message");
+    events
+}
+
+/// All that came on a stream of the command.
+pub(crate) fn output(events: &[Value], name: &str) -> String {
+    use base64::Engine;
+    let pieces = events.iter().filter_map(|event| event["event"]["data"][name].as_str());
+    let bytes = pieces.flat_map(|piece| base64::engine::general_purpose::STANDARD.decode(piece).unwrap());
+    String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
+}
+
+/// Waits until something is so.
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(15);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        sleep(Duration::from_millis(20));
+    }
+}
