@@ -1,4 +1,5 @@
-//! Servers in sandboxes are reached by header or by name, with the token of the sandbox, every method and upgrades.
+//! Servers in sandboxes are reached by header or by name, with the token of the sandbox, every method and
+//! upgrades.
 
 use std::io::{Read, Write};
 

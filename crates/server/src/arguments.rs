@@ -26,10 +26,12 @@ enum Verb {
 
 /// Serve sandboxes of this machine to clients of E2B
 ///
-/// Without a file it serves one person on this machine: at 127.0.0.1:49983, with a key that is made now. It prints
-/// the three variables that clients of E2B need. A template `base` gives each sandbox an empty directory of its own.
+/// Without a file it serves one person on this machine: at 127.0.0.1:49983, with a key that is made now. It
+/// prints the three variables that clients of E2B need. A template `base` gives each sandbox an empty
+/// directory of its own.
 ///
-/// SIGTERM lets running sandboxes end, and takes no new ones; a second one ends at once. SIGHUP reads the tokens anew.
+/// SIGTERM lets running sandboxes end, and takes no new ones; a second one ends at once. SIGHUP reads the
+/// tokens anew.
 #[derive(Args)]
 pub(crate) struct Serve {
     /// The configuration: docs/server.md has all of its keys

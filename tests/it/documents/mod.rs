@@ -68,6 +68,7 @@ documents! {
     policy: "docs/policy.md",
     protocol: "docs/protocol.md",
     python: "docs/python.md",
+    server: "docs/server.md",
     sessions: "docs/sessions.md",
     threat_notes: "docs/threat-notes.md",
 }

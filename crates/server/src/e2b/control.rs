@@ -1,5 +1,5 @@
-//! Control routes: a sandbox is made, described, renewed, paused, resumed and ended. The front names the owner,
-//! and sends creations in its own form, with the template that it has resolved.
+//! Control routes: a sandbox is made, described, renewed, paused, resumed and ended. The front names the
+//! owner, and sends creations in its own form, with the template that it has resolved.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! Frames of the Connect protocol: a byte of flags, four bytes of length, and JSON. The last frame of a stream has
-//! the flag 2.
+//! Frames of the Connect protocol: a byte of flags, four bytes of length, and JSON. The last frame of a
+//! stream has the flag 2.
 //!
-//! The crate `connectrpc` was looked at: it generates code from protocol buffers, whose binary form no client of
-//! these routes sends, and brings a compiler for them. These are the lines that remain.
+//! The crate `connectrpc` was looked at: it generates code from protocol buffers, whose binary form no client
+//! of these routes sends, and brings a compiler for them. These are the lines that remain.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 

@@ -1,10 +1,11 @@
-//! E2B's routes, as a host serves them: what its clients of Python and JavaScript send, in JSON. The tables of
-//! docs/server.md say what differs.
+//! E2B's routes, as a host serves them: what its clients of Python and JavaScript send, in JSON. The tables
+//! of docs/server.md say what differs.
 //!
 //! Keys are the front's to check. Creations and lists come through it, too.
 
 mod call;
 pub(crate) mod control;
+mod events;
 mod files;
 mod filesystem;
 pub(crate) mod frames;

@@ -1,5 +1,5 @@
-//! Streams of a command's events on their way to the client. If a host dies, its answers break off; the client is
-//! told so in the words of the protocol, and not only by a closed connection.
+//! Streams of a command's events on their way to the client. If a host dies, its answers break off; the
+//! client is told so in the words of the protocol, and not only by a closed connection.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -1,4 +1,5 @@
-//! The hosts: found or started, listened to, and asked. What the front knows about sandboxes it has from them.
+//! The hosts: found or started, listened to, and asked. What the front knows about sandboxes it has from
+//! them.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
@@ -366,7 +367,8 @@ impl Keeper {
         }
     }
 
-    /// Starts the process, and waits until it answers. It gets a group of its own, so that it outlives this one.
+    /// Starts the process, and waits until it answers. It gets a group of its own, so that it outlives this
+    /// one.
     async fn begin(&self) -> io::Result<()> {
         let state = &self.hosts.state;
         let log =

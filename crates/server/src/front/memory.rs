@@ -1,5 +1,5 @@
-//! The memory of the worker. Where a container has a limit, the engine may kill the whole worker at it with all
-//! sandboxes; so the largest sandbox is ended before.
+//! The memory of the worker. Where a container has a limit, the engine may kill the whole worker at it with
+//! all sandboxes; so the largest sandbox is ended before.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -330,7 +330,8 @@ impl Front {
         }
     }
 
-    /// Waits for SIGTERM or ^C, and then until nothing runs any more, its time is over, or a second one comes.
+    /// Waits for SIGTERM or ^C, and then until nothing runs any more, its time is over, or a second one
+    /// comes.
     async fn until_told(&self) -> Result<(), Problem> {
         let mut terminate = signal(SignalKind::terminate()).map_err(Problem::about("SIGTERM"))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(Problem::about("SIGINT"))?;

@@ -1,5 +1,5 @@
-//! What a client asks for within its template: never more than the template's policy, and what is more is refused
-//! with its name.
+//! What a client asks for within its template: never more than the template's policy, and what is more is
+//! refused with its name.
 
 use kennel::internal::preset_of;
 use kennel::{NetworkMode, Policy};

@@ -25,7 +25,8 @@ const NICENESS: i32 = 5;
 
 /// Runs a host until it is told to end, or nobody has asked for anything for too long.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Problem> {
-    // Its commands inherit that, so that the front answers when they use every processor. More is always allowed.
+    // Its commands inherit that, so that the front answers when they use every processor. More is always
+    // allowed.
     let _ = rustix::process::setpriority_process(None, NICENESS);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(Problem::about("start threads"))?;

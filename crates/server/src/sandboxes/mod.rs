@@ -1,4 +1,5 @@
-//! The sandboxes of a host: made, found, watched, and ended. Knows nothing of HTTP but the status of a failure.
+//! The sandboxes of a host: made, found, watched, and ended. Knows nothing of HTTP but the status of a
+//! failure.
 
 pub(crate) mod news;
 pub(crate) mod output;
@@ -75,8 +76,8 @@ struct Key {
 }
 
 impl Sandboxes {
-    /// Takes over what an earlier host of this index has paused. What ran there is lost: its files are removed,
-    /// and its name is kept for whoever asks.
+    /// Takes over what an earlier host of this index has paused. What ran there is lost: its files are
+    /// removed, and its name is kept for whoever asks.
     pub(crate) fn new(state: StateDirectory, worker: String, index: u8) -> io::Result<Self> {
         let mut inner = Inner::default();
         for record in record::of_host(&state, index)? {

@@ -165,7 +165,8 @@ struct Sources {
 }
 
 impl Sources {
-    /// Reads once from a stream that has something; an empty piece is its end. Forever pending without streams.
+    /// Reads once from a stream that has something; an empty piece is its end. Forever pending without
+    /// streams.
     async fn read(&mut self) -> (Stream, Bytes) {
         tokio::select! {
             piece = read(self.stdout.as_mut()) => (Stream::Stdout, piece),

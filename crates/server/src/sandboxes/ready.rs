@@ -66,7 +66,8 @@ impl Ready {
         Some(found.wanted.making.clone())
     }
 
-    /// Adds one that was missing, or notes that it could not be prepared. Returns it if nobody wants it any more.
+    /// Adds one that was missing, or notes that it could not be prepared. Returns it if nobody wants it any
+    /// more.
     pub(crate) fn add(&mut self, making: &Making, prepared: Option<Prepared>) -> Option<Prepared> {
         let Some(found) = self.0.get_mut(&making.template).filter(|found| found.text == text(making)) else {
             return prepared;

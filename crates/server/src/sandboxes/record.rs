@@ -76,8 +76,8 @@ impl Place {
         Ok(serde_json::from_slice(&fs::read(self.0.join("record.json"))?)?)
     }
 
-    /// Removes everything. Processes of the sandbox may just be dying, and still make files: it tries again for
-    /// a while.
+    /// Removes everything. Processes of the sandbox may just be dying, and still make files: it tries again
+    /// for a while.
     pub(crate) fn remove(&self) -> io::Result<()> {
         const TRIES: u32 = 200;
         const PAUSE: std::time::Duration = std::time::Duration::from_millis(25);

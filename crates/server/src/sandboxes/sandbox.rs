@@ -221,8 +221,8 @@ impl Sandbox {
         Ok(())
     }
 
-    /// What is to be done at this moment, if anything: looked at and decided under one lock, so that a renewal
-    /// comes either before or too late.
+    /// What is to be done at this moment, if anything: looked at and decided under one lock, so that a
+    /// renewal comes either before or too late.
     pub(crate) fn due(&self) -> Due {
         let mut inner = self.lock();
         let running = match &inner.session {
