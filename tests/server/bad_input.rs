@@ -178,6 +178,36 @@ fn a_full_disk_is_told() {
 }
 
 #[test]
+fn an_upload_that_is_refused_is_told_why_however_large() {
+    let server = Server::start("[template.base]\nlimits.tmp_size = '1M'");
+    let (made, gone) = (server.create(), server.create());
+    server.ask("DELETE", &format!("/sandboxes/{}", gone.id), &Value::Null);
+    let large = vec![b'x'; 24 << 20];
+    let octets = "application/octet-stream";
+    let boundary = "multipart/form-data; boundary=b";
+    let mut multipart =
+        b"--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"/usr/x\"\r\n\r\n".to_vec();
+    multipart.extend(&large);
+    multipart.extend(b"\r\n--b--\r\n");
+    for _ in 0..3 {
+        assert_eq!(
+            server.request("POST", "/files?path=x", &[("e2b-sandbox-id", &made.id)], &large).status,
+            401
+        );
+        assert_eq!(server.of(&gone, "POST", "/files?path=x", octets, &large).status, 502);
+        assert_eq!(server.of(&made, "POST", "/files?path=/usr/x", octets, &large).status, 403);
+        assert_eq!(server.of(&made, "POST", "/files?path=/tmp/d/x", octets, &large).status, 507);
+        assert_eq!(server.of(&made, "POST", "/files", boundary, &multipart).status, 403);
+        assert_eq!(server.of(&made, "POST", "/files?path=x", "text/plain", &large).status, 415);
+        assert_eq!(
+            server.request("POST", "/v2/sandboxes", &[("x-api-key", &server.key)], &large).status,
+            413
+        );
+    }
+    assert_eq!(server.run(&made, "echo well").0, "well\n");
+}
+
+#[test]
 fn a_slow_head_is_not_waited_for() {
     let server = Server::start("");
     let mut stream = server.connect();

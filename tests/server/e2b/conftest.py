@@ -43,7 +43,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        return self.url.removeprefix("http://")
+        return self.url.split("://")[1]
 
     def kill(self) -> None:
         self.process.kill()

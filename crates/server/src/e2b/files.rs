@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::multipart::Field;
 use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Query, Request};
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
@@ -142,24 +143,28 @@ async fn multipart(sandbox: &Sandbox, path: Option<&str>, request: Request) -> R
     let bad = |error: &dyn std::error::Error| Failure::bad(format!("the multipart body: {error}"));
     let mut parts = Multipart::from_request(request, &()).await.map_err(|error| bad(&error))?;
     let mut written = Vec::new();
-    while let Some(mut field) = parts.next_field().await.map_err(|error| bad(&error))? {
-        if field.name() != Some("file") {
-            continue;
+    while let Some(field) = parts.next_field().await.map_err(|error| bad(&error))? {
+        if field.name() == Some("file") {
+            if written.len() == MOST_FILES {
+                return Err(Failure::bad(format!("more than {MOST_FILES} files")));
+            }
+            written.push(part(sandbox, path, field).await?);
         }
-        if written.len() == MOST_FILES {
-            return Err(Failure::bad(format!("more than {MOST_FILES} files")));
-        }
-        let name = path.or(field.file_name()).unwrap_or_default();
-        let mut new = NewFile::begin(&sandbox.session()?, paths::absolute(name)?).await?;
-        while let Some(piece) = field.chunk().await.map_err(|error| bad(&error))? {
-            new.add(&piece).await?;
-        }
-        written.push(new);
     }
     if written.is_empty() {
         return Err(Failure::bad("the multipart body has no part `file`"));
     }
     Ok(written)
+}
+
+async fn part(sandbox: &Sandbox, path: Option<&str>, mut field: Field<'_>) -> Result<NewFile, Failure> {
+    let name = path.or(field.file_name()).unwrap_or_default();
+    let mut new = NewFile::begin(&sandbox.session()?, paths::absolute(name)?).await?;
+    let bad = |error: &dyn std::error::Error| Failure::bad(format!("the multipart body: {error}"));
+    while let Some(piece) = field.chunk().await.map_err(|error| bad(&error))? {
+        new.add(&piece).await?;
+    }
+    Ok(new)
 }
 
 /// A file that is being written. It is not there before its commit.

@@ -10,8 +10,8 @@ use axum::body::Body;
 use axum::http::header::{CONNECTION, UPGRADE};
 use axum::http::{HeaderValue, Request, Response, StatusCode, Uri};
 use hyper::upgrade::on;
-use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::client::legacy::{Builder, Client};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::net::UnixStream;
@@ -24,13 +24,33 @@ use crate::wire::failure::Failure;
 /// How long a connection to a host is kept for the next request.
 const IDLE: Duration = Duration::from_secs(30);
 
+/// Bytes of a stream that its reader may be behind, of those that have left the host.
+const WINDOW: u32 = 128 << 10;
+
+/// Bytes of all streams together: as many as the protocol can say.
+const ALL_WINDOWS: u32 = (1 << 31) - 1;
+
 /// Asks hosts. The authority of a URI is the number of the host.
 pub(crate) type HostClient = Client<HostConnector, Body>;
 
 pub(crate) fn client(state: StateDirectory) -> HostClient {
-    let mut builder = Client::builder(TokioExecutor::new());
-    builder.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).set_host(false);
+    builder().build(HostConnector(state))
+}
+
+/// For streams of events: all share one connection to a host, so that an open one costs little. Large files are
+/// quicker with a connection of their own.
+pub(crate) fn stream_client(state: StateDirectory) -> HostClient {
+    let mut builder = builder();
+    builder.http2_only(true).http2_initial_stream_window_size(WINDOW);
+    // Slow readers must not stop others.
+    builder.http2_initial_connection_window_size(ALL_WINDOWS);
     builder.build(HostConnector(state))
+}
+
+fn builder() -> Builder {
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder.pool_timer(TokioTimer::new()).timer(TokioTimer::new()).pool_idle_timeout(IDLE).set_host(false);
+    builder
 }
 
 /// Connects to the socket of a host.

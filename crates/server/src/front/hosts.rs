@@ -2,7 +2,7 @@
 //! them.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Stdio;
@@ -15,6 +15,9 @@ use axum::http::{Request, Response, StatusCode};
 use bytes::BytesMut;
 use futures_util::StreamExt;
 use hyper::body::Incoming;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tokio::net::UnixStream;
 use tokio::process::Command;
 use tokio::sync::{Notify, watch};
@@ -23,7 +26,7 @@ use tokio::time::{sleep, timeout};
 use crate::Problem;
 use crate::config::Config;
 use crate::config::template::Template;
-use crate::front::forward::{HostClient, client};
+use crate::front::forward::{HostClient, client, stream_client};
 use crate::sandboxes::ready::Wanted;
 use crate::wire::failure::{Failure, Reason};
 use crate::wire::id::{SandboxId, Seed};
@@ -47,12 +50,15 @@ pub(crate) struct Hosts {
     state: StateDirectory,
     count: u8,
     client: HostClient,
+    streams: HostClient,
     seed: Seed,
     known: Mutex<Known>,
     /// Something has ended, so that somebody may have room.
     pub(crate) changed: Notify,
     /// Whether the front is ending: no host is started any more.
     ending: watch::Sender<bool>,
+    /// Each keeper has one, as long as it may start its host again.
+    keepers: Arc<()>,
     /// Told of every end.
     on_end: OnEnd,
 }
@@ -83,10 +89,12 @@ impl Hosts {
             state: config.state.clone(),
             count: config.hosts,
             client: client(config.state.clone()),
+            streams: stream_client(config.state.clone()),
             seed,
             known: Mutex::default(),
             changed: Notify::new(),
             ending: watch::channel(false).0,
+            keepers: Arc::default(),
             on_end: Box::new(on_end),
         });
         let mut ready = Vec::new();
@@ -94,6 +102,7 @@ impl Hosts {
             let (tell, told) = watch::channel(None);
             let keeper = Keeper {
                 hosts: Arc::clone(&hosts),
+                _keeps: Arc::clone(&hosts.keepers),
                 index,
                 name: config.name.clone(),
                 orphan: config.orphan,
@@ -131,9 +140,11 @@ impl Hosts {
         mut request: Request<Body>,
     ) -> Result<Response<Incoming>, Failure> {
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+        let is_stream = matches!(path, "/process.Process/Start" | "/process.Process/Connect");
+        let client = if is_stream { &self.streams } else { &self.client };
         let uri = format!("http://{host}{path}").parse();
         *request.uri_mut() = uri.map_err(|error| Failure::bad(format!("the path: {error}")))?;
-        self.client.request(request).await.map_err(|error| {
+        client.request(request).await.map_err(|error| {
             if error.is_connect() {
                 return Failure::gone(Some(Reason::SessionLost));
             }
@@ -210,9 +221,27 @@ impl Hosts {
         is_lost.then_some(Reason::SessionLost)
     }
 
-    /// Starts no host any more.
-    pub(crate) fn end(&self) {
+    /// Ends the hosts, and waits until they are gone.
+    pub(crate) async fn end(&self) {
         self.ending.send_replace(true);
+        // A host may just be starting: it is told as soon as it can be.
+        while Arc::strong_count(&self.keepers) > 1 {
+            for index in 0..self.count {
+                let stream = UnixStream::connect(self.state.host_socket(index)).await;
+                let pid = stream.ok().and_then(|stream| stream.peer_cred().ok()?.pid());
+                pid.into_iter().for_each(|pid| {
+                    // It may have ended by itself.
+                    let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+                });
+            }
+            sleep(LOOK).await;
+        }
+        // They hold their locks until their sandboxes are gone.
+        for index in 0..self.count {
+            while is_locked(&self.state, index) {
+                sleep(LOOK).await;
+            }
+        }
     }
 
     fn hear(&self, host: u8, news: News) {
@@ -276,6 +305,11 @@ impl Hosts {
     }
 }
 
+fn is_locked(state: &StateDirectory, index: u8) -> bool {
+    let Ok(file) = File::open(state.host_lock(index)) else { return false };
+    Flock::lock(file, FlockArg::LockSharedNonblock).is_err()
+}
+
 /// What a host keeps prepared: its part of what each template wants.
 fn wanted(config: &Config, index: u8) -> Vec<Wanted> {
     let (hosts, index) = (usize::from(config.hosts), usize::from(index));
@@ -289,6 +323,7 @@ fn wanted(config: &Config, index: u8) -> Vec<Wanted> {
 /// Keeps one host alive, and hears its news.
 struct Keeper {
     hosts: Arc<Hosts>,
+    _keeps: Arc<()>,
     index: u8,
     name: String,
     orphan: Duration,

@@ -44,6 +44,7 @@ use crate::wire::headers::{
     ACCESS_TOKEN, API_KEY, OWNER, REASON, SANDBOX_ID, SANDBOX_PORT, TO_PORT, TO_SANDBOX, TRAFFIC_TOKEN, text,
 };
 use crate::wire::id::{SandboxId, Seed};
+use crate::wire::rest::SharedBody;
 use crate::wire::{ENVD_PORT, StateDirectory};
 use crate::{Problem, say};
 
@@ -99,8 +100,7 @@ async fn run(config: Config) -> Result<(), Problem> {
     tokio::spawn(Arc::clone(&front).read_tokens_anew());
     tokio::spawn(memory::watch(Arc::clone(&front)));
     front.until_told().await?;
-    front.hosts.end();
-    end_hosts(&state, front.config.hosts).await;
+    front.hosts.end().await;
     Ok(())
 }
 
@@ -152,30 +152,6 @@ fn greet(listener: &listen::Listener, key: Option<&str>) {
     let _ = io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush());
 }
 
-/// Ends the hosts, and waits until they are gone. They hold their locks until then.
-async fn end_hosts(state: &StateDirectory, hosts: u8) {
-    use nix::sys::signal::{Signal, kill};
-    use nix::unistd::Pid;
-    for index in 0..hosts {
-        let stream = tokio::net::UnixStream::connect(state.host_socket(index)).await;
-        let pid = stream.ok().and_then(|stream| stream.peer_cred().ok()?.pid());
-        pid.into_iter().for_each(|pid| {
-            // It may have ended by itself.
-            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
-        });
-    }
-    for index in 0..hosts {
-        while state.host_socket(index).exists() || is_locked(state, index) {
-            sleep(Duration::from_millis(10)).await;
-        }
-    }
-}
-
-fn is_locked(state: &StateDirectory, index: u8) -> bool {
-    let Ok(file) = File::open(state.host_lock(index)) else { return false };
-    Flock::lock(file, FlockArg::LockSharedNonblock).is_err()
-}
-
 impl Front {
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
@@ -186,6 +162,7 @@ impl Front {
         for ours in [OWNER, TO_PORT, TO_SANDBOX] {
             request.headers_mut().remove(ours);
         }
+        let rest = SharedBody::of(&mut request);
         let answer = match (self.target(&request), request.uri().path()) {
             (Target::Sandbox(id, port), _) => self.sandbox(&id, port, request).await,
             (Target::Unknown, _) => Err(Failure::gone(None)),
@@ -194,7 +171,9 @@ impl Front {
             (Target::Worker, "/metrics") => Ok(self.numbers().into_response()),
             (Target::Worker, _) => self.control(request).await,
         };
-        answer.unwrap_or_else(Failure::into_response)
+        let response = answer.unwrap_or_else(Failure::into_response);
+        SharedBody::drop_rest_of(rest);
+        response
     }
 
     /// What a request is for: by its headers, by the name of its host, or by its path.

@@ -5,7 +5,6 @@ use std::io;
 use axum::body::Body;
 use axum::http::header::{CONNECTION, HOST, ORIGIN, UPGRADE};
 use axum::http::{HeaderValue, Request, Response, StatusCode, Uri};
-use hyper::body::Incoming;
 use hyper::client::conn::http1::handshake;
 use hyper::upgrade::on;
 use hyper_util::rt::TokioIo;
@@ -19,7 +18,7 @@ use crate::wire::headers::{OWNER, TO_PORT, TO_SANDBOX};
 pub(crate) async fn forward(
     sandboxes: &Sandboxes,
     port: u16,
-    mut request: Request<Incoming>,
+    mut request: Request<Body>,
 ) -> Result<Response<Body>, Failure> {
     let id = request.headers().get(TO_SANDBOX).and_then(|id| id.to_str().ok()?.parse().ok());
     let sandbox = sandboxes.find(&id.ok_or_else(|| Failure::gone(None))?)?;
@@ -56,7 +55,7 @@ pub(crate) async fn forward(
 }
 
 /// What the server in the sandbox is told: a host that every development server accepts, and nothing of ours.
-fn prepare(request: &mut Request<Incoming>, port: u16) {
+fn prepare(request: &mut Request<Body>, port: u16) {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     let uri = path.parse().unwrap_or(Uri::from_static("/"));
     *request.uri_mut() = uri;

@@ -7,9 +7,9 @@ use axum::body::Body;
 use axum::http::{Request, Response};
 use axum::response::IntoResponse;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
 use nix::unistd::getuid;
 use tokio::net::{UnixListener, UnixStream};
 use tower_service::Service;
@@ -19,6 +19,10 @@ use crate::host::ports;
 use crate::sandboxes::Sandboxes;
 use crate::wire::ENVD_PORT;
 use crate::wire::headers::TO_PORT;
+use crate::wire::rest::SharedBody;
+
+/// Streams of events at once on one connection of HTTP/2.
+const MOST_STREAMS: u32 = 1 << 20;
 
 /// Serves until the runtime ends.
 pub(crate) async fn serve(listener: UnixListener, sandboxes: &Arc<Sandboxes>) {
@@ -44,6 +48,8 @@ async fn connection(stream: UnixStream, routes: axum::Router, sandboxes: Arc<San
     let answer = service_fn(move |request: Request<Incoming>| {
         let (mut routes, sandboxes) = (routes.clone(), Arc::clone(&sandboxes));
         async move {
+            let mut request = request.map(Body::new);
+            let rest = SharedBody::of(&mut request);
             let port =
                 request.headers().get(TO_PORT).and_then(|port| port.to_str().ok()?.parse::<u16>().ok());
             let response: Response<Body> = match port.filter(|port| *port != ENVD_PORT) {
@@ -56,9 +62,12 @@ async fn connection(stream: UnixStream, routes: axum::Router, sandboxes: Arc<San
                     Err(never) => match never {},
                 },
             };
+            SharedBody::drop_rest_of(rest);
             Ok::<_, Infallible>(response)
         }
     });
-    // A client that goes away is no event.
-    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).with_upgrades().await;
+    let mut http = auto::Builder::new(TokioExecutor::new());
+    http.http2().max_concurrent_streams(MOST_STREAMS);
+    // A front that goes away is no event.
+    let _ = http.serve_connection_with_upgrades(TokioIo::new(stream), answer).await;
 }

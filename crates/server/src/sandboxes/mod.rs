@@ -14,7 +14,7 @@ use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use tokio::sync::{broadcast, watch};
@@ -32,8 +32,9 @@ use crate::wire::sandbox::{Making, NewSandbox, News, State, Summary};
 /// Ends that are remembered, to tell who asks.
 const MOST_ENDS: usize = 20_000;
 
-/// Idempotency keys live that long.
+/// Idempotency keys live that long, and no more than so many.
 const KEY_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
+const MOST_KEYS: usize = 50_000;
 
 /// How often it is looked whether somebody outside has killed a sandbox.
 const LOOK: Duration = Duration::from_secs(4);
@@ -64,7 +65,21 @@ struct Inner {
     ended: VecDeque<SandboxId>,
     /// By owner and key.
     keys: HashMap<(String, String), Key>,
+    /// Their order, with the times of their sandboxes.
+    keyed: VecDeque<(Instant, (String, String))>,
     ready: Ready,
+}
+
+impl Inner {
+    /// Forgets idempotency keys that are too old, or too many.
+    fn remember(&mut self, key: (String, String)) {
+        self.keyed.push_back((Instant::now(), key));
+        let is_old = |(time, _): &(Instant, _)| time.elapsed() > KEY_LIFE;
+        while self.keyed.len() > MOST_KEYS || self.keyed.front().is_some_and(is_old) {
+            let Some((_, key)) = self.keyed.pop_front() else { return };
+            self.keys.remove(&key);
+        }
+    }
 }
 
 /// A creation with an idempotency key.
@@ -140,13 +155,10 @@ impl Sandboxes {
             let id = made.as_ref().map(|sandbox| sandbox.summary().id).map_err(Failure::clone);
             if id.is_err() {
                 host.lock().keys.remove(&place);
+            } else {
+                host.lock().remember(place);
             }
             tell.send_replace(Some(id));
-            let forgetting = Arc::clone(&host);
-            tokio::spawn(async move {
-                sleep(KEY_LIFE).await;
-                forgetting.lock().keys.remove(&place);
-            });
             made
         });
         making

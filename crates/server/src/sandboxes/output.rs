@@ -15,6 +15,9 @@ const WINDOW: u64 = 256 << 10;
 /// Bytes that are kept while nobody reads.
 const KEPT: u64 = 1 << 20;
 
+/// Bytes that a piece takes beside its output, however small it is.
+const PIECE: u64 = 64;
+
 /// Which stream of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
@@ -61,6 +64,8 @@ struct Kept {
     start: u64,
     /// The position after the last byte.
     end: u64,
+    /// Bytes of memory that the pieces take.
+    taken: u64,
     /// The first position that no reader has got.
     unread: u64,
     readers: BTreeMap<u64, u64>,
@@ -69,16 +74,23 @@ struct Kept {
 }
 
 impl Kept {
+    fn add(&mut self, stream: Stream, bytes: Bytes) {
+        self.end += bytes.len() as u64;
+        self.taken += bytes.len() as u64 + PIECE;
+        self.pieces.push_back((stream, bytes));
+    }
+
     /// Drops what every reader has; or without readers, all but the last bytes.
     fn trim(&mut self) {
         let slowest = self.readers.values().copied().min();
-        let needed = slowest.unwrap_or_else(|| self.unread.max(self.end.saturating_sub(KEPT)));
         while let Some((_, piece)) = self.pieces.front() {
-            let after = self.start + piece.len() as u64;
-            if after > needed {
+            let length = piece.len() as u64;
+            let is_read = self.start + length <= slowest.unwrap_or(self.unread);
+            if !is_read && (slowest.is_some() || self.taken <= KEPT) {
                 return;
             }
-            self.start = after;
+            self.start += length;
+            self.taken -= length + PIECE;
             self.pieces.pop_front();
         }
     }
@@ -98,7 +110,7 @@ impl Kept {
     }
 
     fn is_full(&self) -> bool {
-        self.readers.values().min().is_some_and(|slowest| self.end - slowest >= WINDOW)
+        !self.readers.is_empty() && self.taken >= WINDOW
     }
 }
 
@@ -113,8 +125,7 @@ impl Output {
             return;
         }
         let mut kept = self.lock();
-        kept.end += bytes.len() as u64;
-        kept.pieces.push_back((stream, bytes));
+        kept.add(stream, bytes);
         kept.trim();
         drop(kept);
         self.0.written.notify_waiters();
@@ -225,7 +236,20 @@ mod tests {
             output.push(Stream::Stdout, bytes(8192));
         }
         let kept = rest(&mut output.reader());
-        assert!((1 << 20..(1 << 20) + 8192).contains(&kept), "{kept}");
+        assert!(((1 << 20) - 20_000..=1 << 20).contains(&kept), "{kept}");
+    }
+
+    #[test]
+    fn no_pattern_of_writes_takes_more_memory() {
+        let output = Output::default();
+        for _ in 0..200_000 {
+            output.push(Stream::Stdout, bytes(1));
+        }
+        let pieces = output.lock().pieces.len() as u64;
+        assert!(pieces <= KEPT / PIECE, "{pieces}");
+        let mut reader = output.reader();
+        let _ = reader.take();
+        assert!(output.lock().is_full(), "a command of small pieces waits, too");
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::wire::sandbox::{Making, NewSandbox, State, Summary, now};
 const PAUSED_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 
 /// Commands that have ended and whose output somebody may still ask for.
-const MOST_ENDED: usize = 64;
+const MOST_ENDED: usize = 16;
 
 /// A sandbox of this host.
 #[derive(Debug)]

@@ -1,0 +1,165 @@
+"""Fronts and hosts are killed while sandboxes work: only what ran in a killed host is lost, and that is told."""
+
+import os
+import random
+import signal
+import threading
+import time
+
+import e2b
+import pytest
+from conftest import Server, wait_until
+from e2b import CommandExitException, Sandbox, SandboxException
+
+SECONDS = float(os.environ.get("KENNEL_FAILURES_SECONDS", "20"))
+SANDBOXES = int(os.environ.get("KENNEL_FAILURES_SANDBOXES", "24"))
+
+# What may happen to a request whose front or host dies.
+EXPECTED = (SandboxException, e2b.NotFoundException, ConnectionError, OSError)
+
+
+def is_expected(error: BaseException) -> bool:
+    # Errors of the client's own transport: each version has another library.
+    return isinstance(error, EXPECTED) or type(error).__module__.split(".")[0] in ("httpx", "httpcore", "pyqwest", "connectrpc")
+
+
+class Worker(threading.Thread):
+    """Uses one sandbox until it is lost, then makes another one."""
+
+    def __init__(self, number: int, server: Server, until: float) -> None:
+        super().__init__()
+        self.number, self.server, self.until = number, server, until
+        self.wrong: list[str] = []
+        self.lost: list[tuple[str, float]] = []
+        self.sandbox: Sandbox | None = None
+        self.done = 0
+
+    def run(self) -> None:
+        while time.monotonic() < self.until:
+            try:
+                if self.sandbox is None:
+                    self.sandbox = Sandbox.create(metadata={"worker": str(self.number)})
+                self.use(self.sandbox)
+                self.done += 1
+            except CommandExitException as error:
+                self.wrong.append(f"an end that was none: {error}")
+            except BaseException as error:  # noqa: BLE001
+                if not is_expected(error):
+                    self.wrong.append(repr(error))
+                self.look()
+
+    def use(self, sandbox: Sandbox) -> None:
+        lines = random.randint(1, 3000)
+        out = sandbox.commands.run(f"seq 1 {lines}").stdout
+        if out != "".join(f"{line}\n" for line in range(1, lines + 1)):
+            self.wrong.append(f"{len(out)} bytes of output were taken for the whole")
+        contents = os.urandom(random.randint(0, 100_000))
+        sandbox.files.write("file", contents)
+        if sandbox.files.read("file", format="bytes") != contents:
+            self.wrong.append("another file came back")
+
+    def look(self) -> None:
+        """Whether the sandbox is lost, or only its front was."""
+        begun = time.monotonic()
+        while self.sandbox is not None:
+            try:
+                if self.sandbox.is_running():
+                    return
+                self.lost.append((self.sandbox.sandbox_id, time.monotonic() - begun))
+                self.sandbox = None
+            except Exception:  # noqa: BLE001
+                if time.monotonic() - begun > 10:
+                    self.wrong.append("nobody says what became of the sandbox")
+                    return
+                time.sleep(0.1)
+        time.sleep(0.1)
+
+
+def test_only_sandboxes_of_killed_hosts_are_lost(tmp_path):
+    server = Server(tmp_path, 'orphan = "30s"\n')
+    server.start()
+    until = time.monotonic() + SECONDS
+    workers = [Worker(number, server, until) for number in range(SANDBOXES)]
+    killed: set[str] = set()
+    try:
+        for worker in workers:
+            worker.start()
+        address, turn = server.address, 0
+        while time.monotonic() < until - 4:
+            time.sleep(2)
+            turn += 1
+            if turn % 2:
+                server.kill()
+                time.sleep(0.2)
+                server.start(address)
+            else:
+                victim = random.choice(server.hosts())
+                letter = "abcdefghijklmnopqrstuvwxyz"[index_of(victim)]
+                killed |= {
+                    worker.sandbox.sandbox_id
+                    for worker in workers
+                    if worker.sandbox and worker.sandbox.sandbox_id.rsplit("-", 1)[1][0] == letter
+                }
+                os.kill(victim, signal.SIGKILL)
+                wait_until(lambda: len(server.hosts()) == 2, "another host takes its place")
+        for worker in workers:
+            worker.join(60)
+        wrong = [line for worker in workers for line in worker.wrong]
+        assert not wrong, wrong[:5]
+        lost = {name: seconds for worker in workers for name, seconds in worker.lost}
+        assert lost, "hosts were killed"
+        # One that was made while its host died may not have been seen above.
+        letters = {name.rsplit("-", 1)[1][0] for name in killed}
+        assert all(name in killed or name.rsplit("-", 1)[1][0] in letters for name in lost)
+        assert all(seconds < 6 for seconds in lost.values()), lost
+        assert all(worker.done > 0 for worker in workers)
+        for worker in workers:
+            if worker.sandbox is not None:
+                assert worker.sandbox.commands.run("echo here").stdout == "here\n"
+    finally:
+        server.stop()
+    assert not list((server.state / "sandboxes").iterdir())
+    assert not server.hosts()
+
+
+def index_of(pid: int) -> int:
+    words = open(f"/proc/{pid}/cmdline").read().split("\0")
+    return int(words[words.index("--index") + 1])
+
+
+def test_renewals_and_expiry_at_the_same_moment(server):
+    """A renewal comes before the end, or it is refused: nothing lives on without a deadline, nothing ends in its time."""
+    for _ in range(6):
+        made = [Sandbox.create(timeout=1) for _ in range(5)]
+        time.sleep(0.9)
+        renewed = []
+        for sandbox in made:
+            try:
+                sandbox.set_timeout(4)
+                renewed.append(sandbox)
+            except SandboxException:
+                pass
+            except e2b.NotFoundException:
+                pass
+        time.sleep(0.5)
+        for sandbox in made:
+            assert sandbox.is_running() == (sandbox in renewed)
+        for sandbox in renewed:
+            sandbox.kill()
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_nothing_is_left_after_the_end(tmp_path, signals):
+    server = Server(tmp_path)
+    server.start()
+    sandbox = Sandbox.create()
+    sandbox.commands.run("sleep 1000", background=True)
+    if signals == 1:
+        sandbox.kill()
+    for _ in range(signals):
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+    server.process.wait(20)
+    assert not server.hosts()
+    assert not list((server.state / "sandboxes").iterdir())
+    server.stop()
