@@ -7,6 +7,7 @@
 //! | `protected` | protected paths cannot be made, changed or removed, even if they do not exist |
 //! | `hostile` | links, hard links, FIFOs, huge files and names that commands leave there |
 //! | `race` | a command swaps files for links all the time: nothing outside is read or changed |
+//! | `rename` | files move within the view, with the errno that a command would get |
 //! | `ids` | the embedding program may change its ids meanwhile, as file servers do |
 //! | `stream` | large files in pieces; nothing is left of a dropped call |
 
@@ -16,6 +17,7 @@ mod ids;
 mod protected;
 mod race;
 mod refused;
+mod rename;
 mod stream;
 
 use std::{fs, path::Path};

@@ -185,3 +185,41 @@ async fn walls_hold_when_every_process_of_the_session_is_gone() {
     assert!(matches!(session.write(".git/config", "x").await, Err(kennel::Error::SessionEnded)));
     assert_eq!(fs::read(world.at(".git/config")).unwrap(), b"[a]\n");
 }
+
+#[tokio::test]
+async fn no_protected_path_is_moved_away_or_replaced() {
+    let world = World::of(repository());
+    let session = world.session().await;
+    session.write("hook", "x").await.unwrap();
+    let moves = [
+        (".git/config", "config"),
+        (".git/hooks", "h"),
+        (".git/hooks/pre-push", "h"),
+        (".git", "other"),
+        ("hook", ".git/hooks/pre-push"),
+        ("hook", ".git/hooks/new"),
+        ("hook", ".git/config"),
+        ("hook", ".git/commondir"),
+    ];
+    for (from, to) in moves {
+        let refused = errno(session.rename(from, to).await);
+        assert!(matches!(refused, libc::EROFS | libc::EBUSY), "{from} {to}: {refused}");
+    }
+    assert_eq!(fs::read(world.at(".git/hooks/pre-push")).unwrap(), b"old");
+    assert_eq!(fs::read(world.at(".git/config")).unwrap(), b"[a]\n");
+    assert_eq!(names(&world.at(".git")), ["config", "hooks"]);
+}
+
+#[tokio::test]
+async fn a_moved_directory_brings_nothing_to_a_protected_path() {
+    let world = World::of(workspace());
+    let session = world.session().await;
+    session.mkdir("g").await.unwrap();
+    session.mkdir("g/hooks").await.unwrap();
+    session.write("g/hooks/pre-push", "x").await.unwrap();
+    // Whatever the answer is, no hook is where git would run it.
+    let _ = session.rename("g", ".git").await;
+    assert!(!world.at(".git/hooks/pre-push").exists());
+    session.write("after", "x").await.unwrap();
+    assert!(!world.at(".git/hooks/pre-push").exists());
+}
