@@ -62,6 +62,17 @@ def test_names_are_made_moved_and_removed(sandbox):
     assert not sandbox.files.exists("other")
 
 
+def test_a_file_moves_between_file_systems_of_the_sandbox(sandbox):
+    sandbox.commands.run("mkdir /tmp/d; echo x > /tmp/d/tool; chmod 755 /tmp/d/tool; echo y > own")
+    moved = sandbox.files.rename("/tmp/d", "here/d")
+    assert moved.path == "/home/user/here/d"
+    assert sandbox.commands.run("ls -l here/d/tool").stdout.startswith("-rwxr-xr-x")
+    sandbox.files.rename("own", "/tmp/own")
+    assert sandbox.files.read("/tmp/own") == "y\n" and not sandbox.files.exists("/tmp/d")
+    with pytest.raises(SandboxException, match="/usr/x"):
+        sandbox.files.rename("/tmp/own", "/usr/x")
+
+
 def test_what_is_missing_is_named(sandbox):
     with pytest.raises(FileNotFoundException, match="nothing-here"):
         sandbox.files.read("nothing-here")

@@ -115,9 +115,10 @@ async fn rename(Addressed(sandbox): Addressed, headers: HeaderMap, body: Bytes) 
         match session.rename(&from, &to).await {
             Err(error) if paths::is_missing(&error) => {
                 paths::make_parent(&session, &to).await?;
-                session.rename(&from, &to).await?;
+                paths::rename(&session, &from, &to).await?;
             }
-            renamed => renamed?,
+            Err(_) => paths::rename(&session, &from, &to).await?,
+            Ok(()) => {}
         }
         Ok(json!({ "entry": entry(&sandbox, &session, &to).await? }))
     };

@@ -42,6 +42,10 @@ pub(crate) fn is_missing(error: &Error) -> bool {
     matches!(error, Error::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
 }
 
+fn is_errno(error: &Error, errno: i32) -> bool {
+    matches!(error, Error::File { source, .. } if source.raw_os_error() == Some(errno))
+}
+
 fn exists(error: &Error) -> bool {
     matches!(error, Error::File { source, .. } if source.kind() == std::io::ErrorKind::AlreadyExists)
 }
@@ -77,6 +81,23 @@ pub(crate) async fn make_directory(session: &Session, path: &Path) -> Result<boo
 pub(crate) async fn make_parent(session: &Session, path: &Path) -> Result<(), Failure> {
     let Some(above) = path.parent() else { return Ok(()) };
     make_directory(session, above).await.map(|_| ())
+}
+
+/// Moves a file or a directory, also from one file system of the sandbox to another: from `/tmp` to its own
+/// directory, say.
+pub(crate) async fn rename(session: &Session, from: &Path, to: &Path) -> Result<(), Failure> {
+    let error = match session.rename(from, to).await {
+        Err(error) if is_errno(&error, nix::libc::EXDEV) => error,
+        renamed => return Ok(renamed?),
+    };
+    let moved = session.command("mv").args(["-T", "--"]).arg(from).arg(to).output().await?;
+    if moved.outcome.status.success() {
+        return Ok(());
+    }
+    let said = kennel::internal::escape::harmless(String::from_utf8_lossy(&moved.stderr).trim());
+    let failure = Failure::from(error);
+    let message = format!("{}: {said}", failure.message);
+    Err(failure.with_message(message))
 }
 
 /// Removes a file, or a directory with all that is in it. It is no error that nothing is there.

@@ -37,8 +37,8 @@ pub(crate) fn client(state: StateDirectory) -> HostClient {
     builder().build(HostConnector(state))
 }
 
-/// For streams of events: all share one connection to a host, so that an open one costs little. Large files are
-/// quicker with a connection of their own.
+/// For streams of events: all share one connection to a host, so that an open one costs little. Large files
+/// are quicker with a connection of their own.
 pub(crate) fn stream_client(state: StateDirectory) -> HostClient {
     let mut builder = builder();
     builder.http2_only(true).http2_initial_stream_window_size(WINDOW);

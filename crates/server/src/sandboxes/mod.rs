@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{broadcast, oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
@@ -127,7 +127,7 @@ impl Sandboxes {
 
     /// Makes a sandbox; with an idempotency key, returns the one that was made before.
     pub(crate) async fn create(self: &Arc<Self>, new: NewSandbox) -> Result<Arc<Sandbox>, Failure> {
-        let Some((key, body)) = new.idempotency.clone() else { return self.make(new).await };
+        let Some((key, body)) = new.idempotency.clone() else { return self.make_for(new).await };
         let place = (new.owner.clone(), key);
         let (tell, made) = watch::channel(None);
         let earlier = match self.lock().keys.entry(place.clone()) {
@@ -161,9 +161,20 @@ impl Sandboxes {
             tell.send_replace(Some(id));
             made
         });
-        making
-            .await
-            .unwrap_or_else(|_| Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the host is ending")))
+        making.await.unwrap_or_else(|_| Err(ending()))
+    }
+
+    /// Makes a sandbox for a client that has no other way to find it: if the client goes away meanwhile, the
+    /// sandbox ends.
+    async fn make_for(self: &Arc<Self>, new: NewSandbox) -> Result<Arc<Sandbox>, Failure> {
+        let (host, (give, taken)) = (Arc::clone(self), oneshot::channel());
+        tokio::spawn(async move {
+            let made = host.make(new).await;
+            if let Err(Ok(sandbox)) = give.send(made) {
+                host.end(&sandbox, Reason::Ended);
+            }
+        });
+        taken.await.unwrap_or_else(|_| Err(ending()))
     }
 
     async fn make(self: &Arc<Self>, new: NewSandbox) -> Result<Arc<Sandbox>, Failure> {
@@ -356,6 +367,10 @@ impl Sandboxes {
     pub(crate) fn seed(&self) -> &Seed {
         &self.seed
     }
+}
+
+fn ending() -> Failure {
+    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the host is ending")
 }
 
 /// What a front is told.

@@ -47,8 +47,8 @@ struct Inner {
 enum Life {
     Running(Session),
     Paused,
-    /// A resume is under way.
-    Starting,
+    /// A pause or a resume is under way.
+    Changing,
     Over(Reason),
 }
 
@@ -139,7 +139,7 @@ impl Sandbox {
             Life::Running(session) if !session.has_ended() => Ok(session.clone()),
             Life::Running(_) => Err(Failure::gone(Some(Reason::SessionLost))),
             Life::Over(reason) => Err(Failure::gone(Some(*reason))),
-            Life::Paused | Life::Starting => Err(Failure::new(
+            Life::Paused | Life::Changing => Err(Failure::new(
                 StatusCode::BAD_GATEWAY,
                 "The sandbox was not found: it is paused; connect resumes it",
             )),
@@ -227,7 +227,7 @@ impl Sandbox {
         let mut inner = self.lock();
         let running = match &inner.session {
             Life::Over(_) => return Due::Gone,
-            Life::Paused | Life::Starting => false,
+            Life::Paused | Life::Changing => false,
             Life::Running(session) if session.has_ended() => {
                 inner.session = Life::Over(Reason::SessionLost);
                 return Due::End(Reason::SessionLost);
@@ -235,7 +235,7 @@ impl Sandbox {
             Life::Running(_) => true,
         };
         let left = inner.record.deadline.saturating_sub(now());
-        if left == 0 && !matches!(inner.session, Life::Starting) {
+        if left == 0 && !matches!(inner.session, Life::Changing) {
             if running && inner.record.new.pauses {
                 return Due::Pause;
             }
@@ -264,48 +264,77 @@ impl Sandbox {
         true
     }
 
-    /// Ends its processes and keeps its files.
-    pub(crate) async fn pause(&self) -> Result<(), Failure> {
+    /// Ends its processes and keeps its files. Goes on if the caller goes away.
+    pub(crate) async fn pause(self: &Arc<Self>) -> Result<(), Failure> {
+        let sandbox = Arc::clone(self);
+        to_the_end(async move { sandbox.do_pause().await }).await
+    }
+
+    async fn do_pause(&self) -> Result<(), Failure> {
         let session = {
             let mut inner = self.lock();
             match &inner.session {
                 Life::Running(_) => {}
                 Life::Over(reason) => return Err(Failure::unknown(inner.record.id.as_str(), Some(*reason))),
-                Life::Paused | Life::Starting => {
-                    return Err(Failure::new(StatusCode::CONFLICT, "the sandbox is paused already"));
+                Life::Paused | Life::Changing => {
+                    return Err(Failure::new(
+                        StatusCode::CONFLICT,
+                        "the sandbox is paused, or just being so",
+                    ));
                 }
             }
             let deadline = now().saturating_add(PAUSED_MS);
             let record = Record { state: State::Paused, deadline, ..inner.record.clone() };
             self.place.write(&record).map_err(|error| on_disk(&error))?;
             inner.record = record;
-            std::mem::replace(&mut inner.session, Life::Paused)
+            std::mem::replace(&mut inner.session, Life::Changing)
         };
         if let Life::Running(session) = session {
             session.shutdown().await;
         }
+        let mut inner = self.lock();
+        // It may have been ended meanwhile.
+        if matches!(inner.session, Life::Changing) {
+            inner.session = Life::Paused;
+        }
+        drop(inner);
         self.changed.notify_waiters();
         Ok(())
     }
 
-    /// Gives a paused sandbox processes again. Returns whether it was paused.
-    pub(crate) async fn resume(&self, life_ms: u64) -> Result<bool, Failure> {
-        let record = {
-            let mut inner = self.lock();
-            match &inner.session {
-                Life::Running(_) => return Ok(false),
-                Life::Over(reason) => return Err(Failure::unknown(inner.record.id.as_str(), Some(*reason))),
-                Life::Starting => {
-                    return Err(Failure::new(StatusCode::CONFLICT, "the sandbox is just being resumed"));
-                }
-                Life::Paused => {}
+    /// Gives a paused sandbox processes again. Returns whether it was paused. Goes on if the caller goes
+    /// away.
+    pub(crate) async fn resume(self: &Arc<Self>, life_ms: u64) -> Result<bool, Failure> {
+        let sandbox = Arc::clone(self);
+        to_the_end(async move { sandbox.do_resume(life_ms).await }).await
+    }
+
+    fn begin_resume(&self, life_ms: u64) -> Result<Resume, Failure> {
+        let mut inner = self.lock();
+        match &inner.session {
+            Life::Running(_) => Ok(Resume::Running),
+            Life::Over(reason) => Err(Failure::unknown(inner.record.id.as_str(), Some(*reason))),
+            Life::Changing => Ok(Resume::Later),
+            Life::Paused if life_ms > inner.record.new.longest_ms => {
+                Err(too_long(life_ms, inner.record.new.longest_ms))
             }
-            if life_ms > inner.record.new.longest_ms {
-                return Err(too_long(life_ms, inner.record.new.longest_ms));
+            Life::Paused => {
+                inner.session = Life::Changing;
+                let deadline = now().saturating_add(life_ms);
+                let record = Record { state: State::Running, deadline, ..inner.record.clone() };
+                Ok(Resume::Begun(Box::new(record)))
             }
-            inner.session = Life::Starting;
-            let deadline = now().saturating_add(life_ms);
-            Record { state: State::Running, deadline, ..inner.record.clone() }
+        }
+    }
+
+    async fn do_resume(&self, life_ms: u64) -> Result<bool, Failure> {
+        let record = loop {
+            let changed = self.changed.notified();
+            match self.begin_resume(life_ms)? {
+                Resume::Running => return Ok(false),
+                Resume::Begun(record) => break *record,
+                Resume::Later => changed.await,
+            }
         };
         let prepared = prepare(&record.new.making, &record.id, &self.place).await;
         let mut inner = self.lock();
@@ -316,14 +345,32 @@ impl Sandbox {
             self.place.write(&record).map_err(|error| on_disk(&error))?;
             Ok(session)
         });
-        inner.session = Life::Paused;
-        inner.session = Life::Running(written?);
-        inner.record = record;
-        inner.last_use = Instant::now();
+        let resumed = match written {
+            Ok(session) => {
+                inner.session = Life::Running(session);
+                inner.record = record;
+                inner.last_use = Instant::now();
+                Ok(true)
+            }
+            Err(failure) => {
+                inner.session = Life::Paused;
+                Err(failure)
+            }
+        };
         drop(inner);
         self.changed.notify_waiters();
-        Ok(true)
+        resumed
     }
+}
+
+/// What becomes of a wish to resume.
+enum Resume {
+    /// It runs already.
+    Running,
+    /// The caller prepares it.
+    Begun(Box<Record>),
+    /// Whoever pauses or resumes it just now says when that is done.
+    Later,
 }
 
 /// What a sandbox needs at a moment.
@@ -336,6 +383,14 @@ pub(crate) enum Due {
     End(Reason),
     /// It has ended before.
     Gone,
+}
+
+/// Runs a future on the runtime. Dropping the wait for it does not stop it.
+async fn to_the_end<T: Send + 'static>(
+    future: impl Future<Output = Result<T, Failure>> + Send + 'static,
+) -> Result<T, Failure> {
+    let ending = |_| Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the host is ending"));
+    tokio::spawn(future).await.unwrap_or_else(ending)
 }
 
 fn of_another(id: u32) -> String {

@@ -1,5 +1,5 @@
-//! Bodies of requests that are answered before they have come: the rest is read and dropped. If the connection were
-//! closed instead, the client would find that it was reset, and not the answer.
+//! Bodies of requests that are answered before they have come: the rest is read and dropped. If the
+//! connection were closed instead, the client would find that it was reset, and not the answer.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
