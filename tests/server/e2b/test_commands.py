@@ -81,8 +81,10 @@ def test_input_can_be_streamed(sandbox):
 
 def test_a_command_ends_at_its_timeout(sandbox):
     begun = time.monotonic()
-    with pytest.raises(TimeoutException):
+    # The client's own clock may be first; then the error is that of its transport.
+    with pytest.raises(Exception) as late:
         sandbox.commands.run("sleep 30", timeout=0.5)
+    assert isinstance(late.value, TimeoutException) or "Timeout" in type(late.value).__name__, repr(late.value)
     assert time.monotonic() - begun < 3
     wait_until(lambda: not sandbox.commands.list(), "it was killed", 2)
 
