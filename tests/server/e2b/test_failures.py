@@ -107,7 +107,7 @@ def test_only_sandboxes_of_killed_hosts_are_lost(tmp_path):
         wrong = [line for worker in workers for line in worker.wrong]
         assert not wrong, wrong[:5]
         lost = {name: seconds for worker in workers for name, seconds in worker.lost}
-        assert lost, "hosts were killed"
+        assert lost or not killed, killed
         # One that was made while its host died may not have been seen above.
         letters = {name.rsplit("-", 1)[1][0] for name in killed}
         assert all(name in killed or name.rsplit("-", 1)[1][0] in letters for name in lost)

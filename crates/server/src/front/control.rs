@@ -265,6 +265,7 @@ impl Front {
         let id = self.id(id).ok_or_else(|| Failure::unknown(id, None))?;
         let owner = token.name.parse().map_err(|_| Failure::bad("the token's name is no header"))?;
         request.headers_mut().insert(OWNER, owner);
+        let is_end = request.method() == Method::DELETE;
         let response = match forward(&self.hosts, id.host(), request).await {
             Err(failure) if failure.status == StatusCode::BAD_GATEWAY => {
                 Failure::unknown(id.as_str(), self.hosts.lost(&id)).into_response()
@@ -272,6 +273,10 @@ impl Front {
             Err(failure) => return Err(failure),
             Ok(response) => response,
         };
+        if is_end && response.status() == StatusCode::NO_CONTENT {
+            // Its host tells that, too, but perhaps only after the client has asked for a list.
+            self.hosts.note_end(&id);
+        }
         Ok(self.with_reason(response, &id))
     }
 }

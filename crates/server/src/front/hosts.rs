@@ -184,6 +184,11 @@ impl Hosts {
         known.sandboxes.entry(summary.id.clone()).or_insert(summary);
     }
 
+    /// Notes that a client has ended a sandbox, before its host tells of it.
+    pub(crate) fn note_end(&self, id: &SandboxId) {
+        self.hear(id.host(), News::Ended { id: id.clone(), reason: Reason::Ended });
+    }
+
     /// A sandbox, as its host has told last.
     pub(crate) fn find(&self, id: &SandboxId) -> Option<Summary> {
         self.lock().sandboxes.get(id).cloned()
