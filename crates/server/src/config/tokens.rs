@@ -68,6 +68,10 @@ impl Tokens {
         let mut tokens = HashMap::new();
         for (name, token) in file.token {
             let about = |reason: &str| Problem(format!("{}: token.{name}: {reason}", path.display()));
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+            if name.is_empty() || !name.bytes().all(plain) {
+                return Err(about("the name: letters, digits, `.`, `_` and `-` are possible"));
+            }
             let hash =
                 unhex(&token.sha256).ok_or_else(|| about("sha256: 64 hexadecimal digits are expected"))?;
             let token = Token {
@@ -183,6 +187,7 @@ mod tests {
         read("[token.a]\nsha256 = 'xy'").expect_err("no hash");
         read(&format!("[token.a]\nsha256 = '{}é'", "0".repeat(62))).expect_err("no digits");
         read(&format!("[token.a]\nsha256 = '{hash}'\nquota = 1")).expect_err("an unknown key");
+        read(&format!("[token.\"a b\"]\nsha256 = '{hash}'")).expect_err("a name that is no word");
         read(&format!("[token.a]\nsha256 = '{hash}'\n[token.b]\nsha256 = '{hash}'")).expect_err("twice");
     }
 
