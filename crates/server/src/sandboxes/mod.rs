@@ -3,6 +3,7 @@
 
 pub(crate) mod news;
 pub(crate) mod output;
+pub(crate) mod prepared;
 pub(crate) mod process;
 pub(crate) mod ready;
 pub(crate) mod record;
@@ -21,9 +22,10 @@ use tokio::sync::{broadcast, oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
+use crate::sandboxes::prepared::Prepared;
 use crate::sandboxes::ready::{Ready, Wanted};
 use crate::sandboxes::record::Place;
-use crate::sandboxes::sandbox::{Due, Prepared, Sandbox};
+use crate::sandboxes::sandbox::{Due, Sandbox};
 use crate::wire::StateDirectory;
 use crate::wire::failure::{Failure, Reason};
 use crate::wire::id::{SandboxId, Seed};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::sandboxes::sandbox::Prepared;
+use crate::sandboxes::prepared::Prepared;
 use crate::wire::sandbox::Making;
 
 /// How many a template wants.

@@ -1,22 +1,20 @@
 //! One sandbox: a session with its record, its commands and its deadline.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
+use kennel::Session;
 use kennel::internal::account::Account;
-use kennel::{Git, Isolation, Mount, Overlay, Policy, Profile, Session, TmpLife};
 use nix::unistd::{getgid, getuid};
 use tokio::sync::Notify;
 
+use crate::sandboxes::prepared::{Prepared, prepare};
 use crate::sandboxes::process::{Process, Start};
 use crate::sandboxes::record::{Place, Record};
-use crate::wire::HOME;
 use crate::wire::failure::{Failure, Reason};
-use crate::wire::id::SandboxId;
-use crate::wire::sandbox::{Making, NewSandbox, State, Summary, now};
+use crate::wire::sandbox::{NewSandbox, State, Summary, now};
 
 /// How long a paused sandbox is kept, in milliseconds: 30 days, as with E2B.
 const PAUSED_MS: u64 = 30 * 24 * 60 * 60 * 1000;
@@ -65,7 +63,7 @@ impl Sandbox {
                 drop(session);
                 // Nothing has run in it.
                 let _ = place.remove();
-                Err(on_disk(&error))
+                Err(Failure::on_disk(&error))
             }
         }
     }
@@ -214,7 +212,7 @@ impl Sandbox {
             return Ok(());
         }
         let record = Record { deadline, ..inner.record.clone() };
-        self.place.write(&record).map_err(|error| on_disk(&error))?;
+        self.place.write(&record).map_err(|error| Failure::on_disk(&error))?;
         inner.record = record;
         drop(inner);
         self.changed.notify_waiters();
@@ -285,7 +283,7 @@ impl Sandbox {
             }
             let deadline = now().saturating_add(PAUSED_MS);
             let record = Record { state: State::Paused, deadline, ..inner.record.clone() };
-            self.place.write(&record).map_err(|error| on_disk(&error))?;
+            self.place.write(&record).map_err(|error| Failure::on_disk(&error))?;
             inner.record = record;
             std::mem::replace(&mut inner.session, Life::Changing)
         };
@@ -342,7 +340,7 @@ impl Sandbox {
             return Err(Failure::unknown(inner.record.id.as_str(), Some(reason)));
         }
         let written = prepared.and_then(|session| {
-            self.place.write(&record).map_err(|error| on_disk(&error))?;
+            self.place.write(&record).map_err(|error| Failure::on_disk(&error))?;
             Ok(session)
         });
         let resumed = match written {
@@ -403,89 +401,4 @@ fn too_long(life_ms: u64, longest_ms: u64) -> Failure {
         life_ms / 1000,
         longest_ms / 1000
     ))
-}
-
-fn on_disk(error: &std::io::Error) -> Failure {
-    let status = match error.raw_os_error() {
-        Some(nix::libc::ENOSPC | nix::libc::EDQUOT) => StatusCode::INSUFFICIENT_STORAGE,
-        _ => StatusCode::INTERNAL_SERVER_ERROR,
-    };
-    Failure::new(status, format!("the server's state directory: {error}"))
-}
-
-/// A session that belongs to nobody yet.
-#[derive(Debug)]
-pub(crate) struct Prepared {
-    place: Place,
-    id: SandboxId,
-    session: Session,
-}
-
-impl Prepared {
-    /// Nothing is left if this fails.
-    pub(crate) async fn new(place: Place, id: SandboxId, making: &Making) -> Result<Self, Failure> {
-        let prepared = match place.create() {
-            Ok(()) => prepare(making, &id, &place).await,
-            Err(error) => Err(on_disk(&error)),
-        };
-        match prepared {
-            Ok(session) => Ok(Self { place, id, session }),
-            Err(failure) => {
-                // The directory is new, and nothing runs in it.
-                let _ = place.remove();
-                Err(failure)
-            }
-        }
-    }
-
-    /// Whether it still can be used.
-    pub(crate) fn is_alive(&self) -> bool {
-        !self.session.has_ended()
-    }
-
-    /// Ends it. Its directory is left.
-    pub(crate) fn end(self) -> Place {
-        self.place
-    }
-}
-
-async fn prepare(making: &Making, id: &SandboxId, place: &Place) -> Result<Session, Failure> {
-    let policy = policy(making, id, place);
-    let session = Session::builder(&policy).ready_workers(1).prepare().await;
-    session.map_err(|error| {
-        let failure = Failure::from(error);
-        let message = format!("template {}: {}", making.template, failure.message);
-        failure.with_message(message)
-    })
-}
-
-/// The template's policy, with the sandbox's own directory in the place of a workspace.
-fn policy(making: &Making, id: &SandboxId, place: &Place) -> Policy {
-    let mut policy = making.policy.clone();
-    policy.files.clone_from(&making.policy_files);
-    let has_root = policy.root.is_some() || policy.image.is_some();
-    match &making.files {
-        Some(files) => {
-            policy.workspace.clone_from(files);
-            policy.overlay = Some(Overlay { upper: Some(place.changes()), keeps: true, size: None });
-            policy = policy.mount(Mount::Symlink { target: HOME.into(), points_to: files.clone() });
-        }
-        None => {
-            policy.workspace = if has_root { PathBuf::new() } else { place.home() };
-            policy.overlay = None;
-            let (source, target) = (place.home(), Some(PathBuf::from(HOME)));
-            policy = policy.mount(Mount::ReadWrite { source, target });
-        }
-    }
-    if policy.git == Git::Protect && policy.profile != Profile::CiOnly {
-        // Nobody outside runs git there.
-        policy.git = Git::Trust;
-    }
-    policy.cwd.get_or_insert_with(|| HOME.into());
-    policy.isolation.get_or_insert(Isolation::Session);
-    policy.tmp = TmpLife::Session;
-    for (name, value) in [("HOME", HOME), ("E2B_SANDBOX", "true"), ("E2B_SANDBOX_ID", id.as_str())] {
-        policy.env.set.insert(name.to_owned(), value.to_owned());
-    }
-    policy
 }

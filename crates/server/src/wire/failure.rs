@@ -73,6 +73,15 @@ impl Failure {
         Self { reason, ..Self::new(StatusCode::NOT_FOUND, format!("sandbox {id} was not found")) }
     }
 
+    /// The server cannot write its own files: 507, or 500.
+    pub(crate) fn on_disk(error: &std::io::Error) -> Self {
+        let status = match error.raw_os_error() {
+            Some(nix::libc::ENOSPC | nix::libc::EDQUOT) => StatusCode::INSUFFICIENT_STORAGE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self::new(status, format!("the server's state directory: {error}"))
+    }
+
     /// The same with other words.
     pub(crate) fn with_message(self, message: String) -> Self {
         Self { message, ..self }
