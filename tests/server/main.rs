@@ -5,6 +5,7 @@
 //! | `access` | keys, tokens of sandboxes, signatures, quotas |
 //! | `bad_input` | bodies, headers and connections that nobody should send |
 //! | `front` | admission, metrics, drain, hosts |
+//! | `memory` | what a container's limit of memory does |
 //! | `ports` | servers in sandboxes, by header and by name |
 //! | `streams` | events of commands: order, silence, slow readers |
 //! | `templates` | policies, files, limits, what a client may narrow |
@@ -14,6 +15,7 @@
 mod access;
 mod bad_input;
 mod front;
+mod memory;
 mod ports;
 mod server;
 mod streams;

@@ -30,6 +30,32 @@ impl Server {
         Self::with(config, None)
     }
 
+    /// In a container that has a limit of 1,000 MB of memory: `memory.current` is a file in `cgroup`, which a
+    /// test writes.
+    pub(crate) fn in_container(config: &str) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let cgroup = place.path().join("cgroup");
+        fs::create_dir(&cgroup).unwrap();
+        for (name, text) in
+            [("memory.max", "1000000000"), ("memory.current", "100000000"), ("memory.stat", "")]
+        {
+            fs::write(cgroup.join(name), text).unwrap();
+        }
+        fs::write(place.path().join("serve.toml"), format!("listen = '127.0.0.1:0'\nhosts = 2\n{config}"))
+            .unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
+        command.arg("mount --bind \"$0\" /sys/fs/cgroup && exec \"$@\"").arg(cgroup);
+        command.arg(env!("CARGO_BIN_EXE_kennel-server"));
+        let server = |(process, address, key): (Child, String, Option<String>), place| Self {
+            process,
+            place,
+            address,
+            key: key.unwrap(),
+        };
+        server(begin_with(command, place.path(), None), place)
+    }
+
     /// With tokens: `me`, and these lines of others. `KEY_OF(name)` is the key of each.
     pub(crate) fn with_tokens(config: &str, tokens: &str) -> Self {
         Self::with(config, Some(tokens))
@@ -137,7 +163,10 @@ impl Drop for Server {
 }
 
 fn begin(place: &Path, address: Option<&str>) -> (Child, String, Option<String>) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kennel-server"));
+    begin_with(Command::new(env!("CARGO_BIN_EXE_kennel-server")), place, address)
+}
+
+fn begin_with(mut command: Command, place: &Path, address: Option<&str>) -> (Child, String, Option<String>) {
     command
         .arg("serve")
         .arg("--config")

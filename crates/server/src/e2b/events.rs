@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::pending;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -51,7 +51,7 @@ pub(crate) fn events(
 ) -> Response {
     let begun = format!(r#"{{"event":{{"start":{{"pid":{}}}}}}}"#, process.pid);
     let reader = Some(process.output.reader());
-    let events = Events { sandbox: Arc::downgrade(sandbox), begun: Some(begun), reader, keepalive, deadline };
+    let events = Events { sandbox: Arc::clone(sandbox), begun: Some(begun), reader, keepalive, deadline };
     let body = Body::from_stream(stream::unfold(events, |mut events| async {
         let chunk = events.next().await?;
         Some((Ok::<_, Infallible>(chunk), events))
@@ -60,7 +60,7 @@ pub(crate) fn events(
 }
 
 struct Events {
-    sandbox: Weak<Sandbox>,
+    sandbox: Arc<Sandbox>,
     begun: Option<String>,
     /// `None` after the end.
     reader: Option<Reader>,
@@ -100,7 +100,7 @@ impl Events {
             match found {
                 Piece::Data(stream, bytes) => put_data(&mut chunk, stream, &bytes),
                 Piece::End(end) => {
-                    put_end(&mut chunk, &end, self.sandbox.upgrade().and_then(|sandbox| sandbox.over()));
+                    put_end(&mut chunk, &end, self.sandbox.over());
                     self.reader = None;
                     return Some(chunk.freeze());
                 }
