@@ -3,7 +3,8 @@
 //! | module | promise |
 //! | --- | --- |
 //! | `basics` | written files exist, complete, with their mode; listing, metadata, directories, removal |
-//! | `refused` | a path that a command could not read or write is refused, with the errno that the command would get |
+//! | `refused` | a path that a command could not read or write is refused, with the errno that the command
+//! would get |
 //! | `protected` | protected paths cannot be made, changed or removed, even if they do not exist |
 //! | `hostile` | links, hard links, FIFOs, huge files and names that commands leave there |
 //! | `race` | a command swaps files for links all the time: nothing outside is read or changed |

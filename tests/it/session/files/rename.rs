@@ -1,4 +1,5 @@
-//! Files are moved with the rights of a command, and never out of the view. `protected` has the paths that nobody may move.
+//! Files are moved with the rights of a command, and never out of the view. `protected` has the paths that
+//! nobody may move.
 
 use std::{fs, os::unix::fs::symlink};
 
