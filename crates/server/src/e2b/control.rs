@@ -4,13 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, http::HeaderMap};
+use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -65,8 +64,7 @@ fn made(host: &Sandboxes, sandbox: &Sandbox) -> Value {
 }
 
 /// What lists say about a sandbox.
-pub(crate) fn listed(summary: &Summary) -> Value {
-    let machine = Machine::look();
+pub(crate) fn listed(summary: &Summary, machine: &Machine) -> Value {
     json!({
         "templateID": summary.template,
         "alias": summary.template,
@@ -89,7 +87,7 @@ async fn detail(
     Path(id): Path<SandboxId>,
 ) -> Result<Json<Value>, Failure> {
     let sandbox = host.of_owner(&id, &owner)?;
-    let mut detail = listed(&sandbox.summary());
+    let mut detail = listed(&sandbox.summary(), &Machine::look());
     let (disk, made) = (Disk::look(host.state().path()), made(&host, &sandbox));
     if let (Some(detail), Value::Object(made)) = (detail.as_object_mut(), made) {
         detail.insert("diskSizeMB".into(), (disk.total >> 20).into());
@@ -180,7 +178,6 @@ async fn metrics(
     State(host): State<Arc<Sandboxes>>,
     Owner(owner): Owner,
     Path(id): Path<SandboxId>,
-    _: HeaderMap,
 ) -> Result<Json<Value>, Failure> {
     let sandbox = host.of_owner(&id, &owner)?;
     let session = sandbox.session()?;
@@ -209,14 +206,14 @@ async fn metrics(
 }
 
 /// What the sandboxes of a machine share.
-struct Machine {
+pub(crate) struct Machine {
     processors: usize,
     /// Bytes.
     memory: u64,
 }
 
 impl Machine {
-    fn look() -> Self {
+    pub(crate) fn look() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, Into::into);
         Self { processors, memory: crate::wire::memory::total() }
     }

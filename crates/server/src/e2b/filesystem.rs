@@ -112,14 +112,7 @@ async fn rename(Addressed(sandbox): Addressed, headers: HeaderMap, body: Bytes) 
         let (request, session): (MoveRequest, _) = request(&sandbox, &headers, &body)?;
         let (from, to) = (paths::absolute(&request.source)?, paths::absolute(&request.destination)?);
         session.details(&from).await?;
-        match session.rename(&from, &to).await {
-            Err(error) if paths::is_missing(&error) => {
-                paths::make_parent(&session, &to).await?;
-                paths::rename(&session, &from, &to).await?;
-            }
-            Err(_) => paths::rename(&session, &from, &to).await?,
-            Ok(()) => {}
-        }
+        paths::rename(&session, &from, &to).await?;
         Ok(json!({ "entry": entry(&sandbox, &session, &to).await? }))
     };
     answer(done.await)

@@ -83,10 +83,15 @@ pub(crate) async fn make_parent(session: &Session, path: &Path) -> Result<(), Fa
     make_directory(session, above).await.map(|_| ())
 }
 
-/// Moves a file or a directory, also from one file system of the sandbox to another: from `/tmp` to its own
-/// directory, say.
+/// Moves a file or a directory, and makes the directories above its new place; also from one file system of
+/// the sandbox to another: from `/tmp` to its own directory, say.
 pub(crate) async fn rename(session: &Session, from: &Path, to: &Path) -> Result<(), Failure> {
-    let error = match session.rename(from, to).await {
+    let mut renamed = session.rename(from, to).await;
+    if renamed.as_ref().is_err_and(is_missing) {
+        make_parent(session, to).await?;
+        renamed = session.rename(from, to).await;
+    }
+    let error = match renamed {
         Err(error) if is_errno(&error, nix::libc::EXDEV) => error,
         renamed => return Ok(renamed?),
     };

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::config::tokens::Token;
-use crate::e2b::control::{NO_MEMORY, USUAL_SECONDS, listed};
+use crate::e2b::control::{Machine, NO_MEMORY, USUAL_SECONDS, listed};
 use crate::front::Front;
 use crate::front::access::parameters;
 use crate::front::forward::forward;
@@ -247,7 +247,9 @@ impl Front {
         if one("order") == Some("asc") {
             found.reverse();
         }
-        let page: Vec<_> = found.iter().skip(first).take(limit).map(listed).collect();
+        let machine = Machine::look();
+        let page = found.iter().skip(first).take(limit);
+        let page: Vec<_> = page.map(|summary| listed(summary, &machine)).collect();
         let next = first + page.len();
         let mut response = axum::Json(page).into_response();
         if next < found.len() {

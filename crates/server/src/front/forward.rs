@@ -10,10 +10,9 @@ use axum::body::Body;
 use axum::http::header::{CONNECTION, UPGRADE};
 use axum::http::{HeaderValue, Request, Response, StatusCode, Uri};
 use hyper::upgrade::on;
-use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::client::legacy::{Builder, Client};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
+use tokio::io::copy_bidirectional;
 use tokio::net::UnixStream;
 use tower_service::Service;
 
@@ -58,7 +57,7 @@ fn builder() -> Builder {
 pub(crate) struct HostConnector(StateDirectory);
 
 impl Service<Uri> for HostConnector {
-    type Response = TokioIo<HostStream>;
+    type Response = TokioIo<UnixStream>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
 
@@ -71,53 +70,8 @@ impl Service<Uri> for HostConnector {
         let path = host.map(|host| self.0.host_socket(host));
         Box::pin(async move {
             let path = path.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-            Ok(TokioIo::new(HostStream(UnixStream::connect(path).await?)))
+            UnixStream::connect(path).await.map(TokioIo::new)
         })
-    }
-}
-
-/// A connection to a host.
-pub(crate) struct HostStream(UnixStream);
-
-impl Connection for HostStream {
-    fn connected(&self) -> Connected {
-        Connected::new()
-    }
-}
-
-impl AsyncRead for HostStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for HostStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, pieces)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
     }
 }
 

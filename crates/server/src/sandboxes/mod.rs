@@ -163,7 +163,7 @@ impl Sandboxes {
             tell.send_replace(Some(id));
             made
         });
-        making.await.unwrap_or_else(|_| Err(ending()))
+        making.await.unwrap_or_else(|_| Err(Failure::host_ends()))
     }
 
     /// Makes a sandbox for a client that has no other way to find it: if the client goes away meanwhile, the
@@ -176,7 +176,7 @@ impl Sandboxes {
                 host.end(&sandbox, Reason::Ended);
             }
         });
-        taken.await.unwrap_or_else(|_| Err(ending()))
+        taken.await.unwrap_or_else(|_| Err(Failure::host_ends()))
     }
 
     async fn make(self: &Arc<Self>, new: NewSandbox) -> Result<Arc<Sandbox>, Failure> {
@@ -369,10 +369,6 @@ impl Sandboxes {
     pub(crate) fn seed(&self) -> &Seed {
         &self.seed
     }
-}
-
-fn ending() -> Failure {
-    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the host is ending")
 }
 
 /// What a front is told.

@@ -387,8 +387,7 @@ pub(crate) enum Due {
 async fn to_the_end<T: Send + 'static>(
     future: impl Future<Output = Result<T, Failure>> + Send + 'static,
 ) -> Result<T, Failure> {
-    let ending = |_| Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the host is ending"));
-    tokio::spawn(future).await.unwrap_or_else(ending)
+    tokio::spawn(future).await.unwrap_or_else(|_| Err(Failure::host_ends()))
 }
 
 fn of_another(id: u32) -> String {

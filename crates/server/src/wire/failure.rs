@@ -82,6 +82,11 @@ impl Failure {
         Self::new(status, format!("the server's state directory: {error}"))
     }
 
+    /// The host is ending, and with it what was under way.
+    pub(crate) fn host_ends() -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the host is ending")
+    }
+
     /// The same with other words.
     pub(crate) fn with_message(self, message: String) -> Self {
         Self { message, ..self }
