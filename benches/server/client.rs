@@ -87,6 +87,14 @@ impl Client {
         assert!(status == 200 && body.ends_with(b"{}"), "{status} {body:?}");
     }
 
+    /// Runs a command in a sandbox of its own.
+    pub(crate) async fn run_once(&mut self, argv: &[&str]) {
+        let body = serde_json::json!({ "argv": argv }).to_string();
+        let request = Request::post("/v1/run").header("host", "k").header("x-api-key", &self.key);
+        let (status, body) = self.send(request.body(Body::from(body)).unwrap()).await;
+        assert_eq!(status, 200, "{body:?}");
+    }
+
     /// Starts a command, and returns its stream after the first event.
     pub(crate) async fn stream(&mut self, made: &Made, command: &str) -> hyper::body::Incoming {
         self.sender.ready().await.unwrap();

@@ -32,15 +32,17 @@ const STREAMS: usize = 5000;
 pub(crate) enum Part {
     Latency,
     Life,
+    Run,
     Idle,
     Files,
     Busy,
     Streams,
 }
 
-pub(crate) const ALL: [(&str, Part); 6] = [
+pub(crate) const ALL: [(&str, Part); 7] = [
     ("latency", Part::Latency),
     ("life", Part::Life),
+    ("run", Part::Run),
     ("idle", Part::Idle),
     ("files", Part::Files),
     ("busy", Part::Busy),
@@ -52,6 +54,7 @@ impl Part {
         match self {
             Self::Latency => latency().await,
             Self::Life => life().await,
+            Self::Run => run().await,
             Self::Idle => idle().await,
             Self::Files => files().await,
             Self::Busy => busy().await,
@@ -186,6 +189,49 @@ async fn at_once(server: &Server, clients: usize, lives: usize) -> f64 {
         done.unwrap();
     }
     (clients * lives) as f64 / begun.elapsed().as_secs_f64()
+}
+
+/// Commands with a sandbox of their own: by one request each, and by sessions in process.
+async fn run() {
+    const AT_ONCE: usize = 16;
+    const EACH: usize = 40;
+    let server = Server::start("");
+    for round in 0..3 {
+        let begun = Instant::now();
+        let mut all = JoinSet::new();
+        for _ in 0..AT_ONCE {
+            all.spawn(async {
+                for _ in 0..EACH {
+                    let home = tempfile::tempdir().unwrap();
+                    let session = session(home.path()).await;
+                    session.command("true").output().await.unwrap();
+                }
+            });
+        }
+        while let Some(done) = all.join_next().await {
+            done.unwrap();
+        }
+        let inside = (AT_ONCE * EACH) as f64 / begun.elapsed().as_secs_f64();
+        let begun = Instant::now();
+        let mut all = JoinSet::new();
+        for _ in 0..AT_ONCE {
+            let (address, key) = (server.address.clone(), server.key.clone());
+            all.spawn(async move {
+                let mut client = Client::connect(&address, &key).await;
+                for _ in 0..EACH {
+                    client.run_once(&["true"]).await;
+                }
+            });
+        }
+        while let Some(done) = all.join_next().await {
+            done.unwrap();
+        }
+        let over = (AT_ONCE * EACH) as f64 / begun.elapsed().as_secs_f64();
+        println!(
+            "{round}: /v1/run {over:.0} a second; sessions in process {inside:.0}; {:.2}",
+            over / inside
+        );
+    }
 }
 
 /// Bytes that are in use on the whole machine.

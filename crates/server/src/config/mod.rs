@@ -1,5 +1,6 @@
 //! `serve.toml`, templates and tokens: read, checked, and made whole before anything is served.
 
+pub(crate) mod language;
 pub(crate) mod template;
 pub(crate) mod tokens;
 
@@ -15,6 +16,7 @@ use serde::de::DeserializeOwned;
 
 use crate::Problem;
 use crate::arguments::Serve;
+use crate::config::language::{Language, languages};
 use crate::config::template::{Template, TemplateFile};
 use crate::wire::StateDirectory;
 use crate::wire::id::{LONGEST_NAME, MOST_HOSTS, is_worker_name};
@@ -43,6 +45,7 @@ struct ServeFile {
     blobs: Size,
     audit: Option<PathBuf>,
     template: BTreeMap<String, TemplateFile>,
+    language: BTreeMap<String, Language>,
 }
 
 impl Default for ServeFile {
@@ -66,6 +69,7 @@ impl Default for ServeFile {
             blobs: Size::from_bytes(1 << 30),
             audit: None,
             template: BTreeMap::new(),
+            language: BTreeMap::new(),
         }
     }
 }
@@ -114,6 +118,8 @@ pub(crate) struct Config {
     /// The audit log.
     pub(crate) audit: Option<PathBuf>,
     pub(crate) templates: BTreeMap<String, Template>,
+    /// Of `/run_code`.
+    pub(crate) languages: BTreeMap<String, Language>,
 }
 
 impl Config {
@@ -173,6 +179,10 @@ impl Config {
             let made = made.map_err(|reason| about(&format!("template.{name}"), reason))?;
             templates.insert(name, made);
         }
+        for (name, language) in &file.language {
+            let checked = language.check(|template| templates.contains_key(template));
+            checked.map_err(|reason| about(&format!("language.{name}"), reason))?;
+        }
         let in_directory = |path: PathBuf| directory.join(path);
         Ok(Self {
             listen,
@@ -194,6 +204,7 @@ impl Config {
             blobs: file.blobs.bytes(),
             audit: file.audit.map(in_directory),
             templates,
+            languages: languages(file.language),
         })
     }
 }
@@ -268,6 +279,10 @@ mod tests {
             ("listen = 'x'", "listen: \"x\": ADDRESS:PORT"),
             ("[template.a]\npolicy = 'missing.toml'", "template.a: policy: "),
             ("[template.a]\nfiles = 'missing'", "template.a: files: "),
+            ("[template.a]\ncommit = true", "template.a: commit: there are no files"),
+            ("[language.a]\nfile = 'a/b'\nrun = ['a']", "language.a: file: \"a/b\" is no name"),
+            ("[language.a]\nfile = 'a'\nrun = []", "language.a: run, compile: a program"),
+            ("[language.a]\nfile = 'a'\nrun = ['a']\ntemplate = 'b'", "language.a: template: b is not there"),
         ] {
             let error = read(text).expect_err(text);
             assert!(error.contains(words), "{text}: {error}");

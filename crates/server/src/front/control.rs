@@ -12,6 +12,7 @@ use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
+use crate::config::language::USUAL_TEMPLATE;
 use crate::config::template::Template;
 use crate::config::tokens::Token;
 use crate::e2b::control::{Machine, NO_MEMORY, USUAL_SECONDS, listed};
@@ -19,6 +20,7 @@ use crate::front::Front;
 use crate::front::access::parameters;
 use crate::front::forward::forward;
 use crate::front::narrow::{NetworkRequest, narrow};
+use crate::front::run_code::run_code;
 use crate::wire::failure::{Failure, Reason};
 use crate::wire::headers::{IDEMPOTENCY_KEY, NEXT_TOKEN, OWNER};
 use crate::wire::id::{SandboxId, hex};
@@ -29,9 +31,6 @@ const MOST: usize = 1 << 20;
 
 /// Sandboxes of one page of a list, if the client names no number; and the most.
 const PAGE: usize = 100;
-
-/// The template of a client that names none.
-pub(crate) const USUAL_TEMPLATE: &str = "base";
 
 /// A creation, as E2B's clients send it. Other keys are ignored: clients add some.
 #[derive(Debug, Deserialize)]
@@ -78,6 +77,7 @@ impl Front {
                     "templates are made in serve.toml; volumes, secrets and snapshots are not served",
                 ))
             }
+            (&Method::POST, ["run_code"]) => run_code(self, &token, request).await,
             (_, ["v1", words @ ..]) => self.own(&token, words, request).await,
             _ => Err(Failure::unserved()),
         }

@@ -13,6 +13,7 @@ mod memory;
 mod metrics;
 mod narrow;
 mod openapi;
+mod run_code;
 mod v1;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};

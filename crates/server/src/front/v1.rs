@@ -16,9 +16,10 @@ use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
 use crate::blobs::{BlobName, Blobs};
+use crate::config::language::USUAL_TEMPLATE;
 use crate::config::tokens::Token;
 use crate::front::Front;
-use crate::front::control::{Longest, USUAL_TEMPLATE, body_of};
+use crate::front::control::{Longest, body_of};
 use crate::front::forward::forward;
 use crate::front::hosts::Hosts;
 use crate::front::narrow::{LimitsRequest, NetworkRequest, narrow, narrow_limits};
@@ -28,6 +29,7 @@ use crate::v1::strict;
 use crate::wire::failure::Failure;
 use crate::wire::headers::OWNER;
 use crate::wire::id::{SandboxId, hex};
+use crate::wire::sandbox::Making;
 
 /// The longest body with a command. Larger files are sent as blobs.
 const MOST: usize = 16 << 20;
@@ -138,20 +140,8 @@ pub(crate) async fn run_once(
     let mut policy = template.policy.clone();
     narrow_limits(&mut policy.limits, name, &asked.limits)?;
     asked.network.narrow(&mut policy, name)?;
-    let new = front.new_sandbox(token, template.making(name, policy), time + BESIDE);
-    let (id, _) = front.make_admitted(token, &new).await?;
-    // It ends with this request, however that ends.
-    let sandbox = OfRequest { hosts: Arc::clone(&front.hosts), owner: token.name.clone(), id };
-    front.may_start(&sandbox.id, Some(&token.name))?;
-    let begun = Instant::now();
-    let bad = |error: &dyn std::error::Error| Failure::bad(error.to_string());
-    let run = serde_json::to_vec(&asked.run).map_err(|error| bad(&error))?;
-    let request = Request::post(format!("/v1/sandboxes/{}/run", sandbox.id));
-    let request = request.header(CONTENT_TYPE, "application/json").body(Body::from(run));
-    let request = request.map_err(|error| bad(&error))?;
-    let response = front.about_sandbox(token, sandbox.id.as_str(), request).await;
-    front.metrics.command(name, begun.elapsed());
-    response
+    let sandbox = OfRequest::make(front, token, template.making(name, policy), time).await?;
+    sandbox.run(front, token, &asked.run).await
 }
 
 /// Sends a blob. Its token can name it in requests; the least recently used go first.
@@ -213,11 +203,46 @@ fn blob_name(text: &str) -> Result<BlobName, Failure> {
     text.parse().map_err(Failure::bad)
 }
 
-/// A sandbox that is made for one request, and ends with it.
-struct OfRequest {
+/// A sandbox that is made for one request. It ends with this value, however the request ends.
+pub(crate) struct OfRequest {
     hosts: Arc<Hosts>,
     owner: String,
+    template: String,
     id: SandboxId,
+}
+
+impl OfRequest {
+    /// Makes one whose commands have that time.
+    pub(crate) async fn make(
+        front: &Front,
+        token: &Token,
+        making: Making,
+        time: Duration,
+    ) -> Result<Self, Failure> {
+        let template = making.template.clone();
+        let new = front.new_sandbox(token, making, time.saturating_add(BESIDE));
+        let (id, _) = front.make_admitted(token, &new).await?;
+        Ok(Self { hosts: Arc::clone(&front.hosts), owner: token.name.clone(), template, id })
+    }
+
+    /// Runs a command in it.
+    pub(crate) async fn run(
+        &self,
+        front: &Front,
+        token: &Token,
+        run: &RunRequest,
+    ) -> Result<Response<Body>, Failure> {
+        front.may_start(&self.id, Some(&token.name))?;
+        let begun = Instant::now();
+        let bad = |error: &dyn std::error::Error| Failure::bad(error.to_string());
+        let run = serde_json::to_vec(run).map_err(|error| bad(&error))?;
+        let request = Request::post(format!("/v1/sandboxes/{}/run", self.id));
+        let request = request.header(CONTENT_TYPE, "application/json").body(Body::from(run));
+        let response = front.about_sandbox(token, self.id.as_str(), request.map_err(|error| bad(&error))?);
+        let response = response.await;
+        front.metrics.command(&self.template, begun.elapsed());
+        response
+    }
 }
 
 impl Drop for OfRequest {

@@ -33,25 +33,25 @@ const MOST_FILES: u64 = 64 << 20;
 pub(crate) struct RunRequest {
     /// The program and its arguments.
     #[schema(min_items = 1, example = json!(["sh", "-c", "wc -l < in.txt > out.txt"]))]
-    argv: Vec<String>,
+    pub(crate) argv: Vec<String>,
     /// What it reads. Without it, its stdin is `/dev/null`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    stdin: Option<Content>,
+    pub(crate) stdin: Option<Content>,
     /// Variables, beside those of the template.
     #[serde(default)]
-    env: BTreeMap<String, String>,
+    pub(crate) env: BTreeMap<String, String>,
     /// Where it begins. A relative path begins in the sandbox's own directory, which is also the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    cwd: Option<String>,
+    pub(crate) cwd: Option<String>,
     /// Seconds until it is killed. Default: 60.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timeout: Option<f64>,
     /// Files that are written before it starts. Directories above them are made.
     #[serde(default)]
-    files: Vec<FileContent>,
+    pub(crate) files: Vec<FileContent>,
     /// Files that are read after its end. Those that are not there are not in the answer.
     #[serde(default)]
-    outputs: Vec<String>,
+    pub(crate) outputs: Vec<String>,
 }
 
 /// What became of a command.
@@ -67,6 +67,13 @@ pub(crate) struct Ran {
 }
 
 impl RunRequest {
+    /// A program and its arguments, with that many seconds.
+    pub(crate) fn new(argv: Vec<String>, timeout: f64) -> Self {
+        let timeout = Some(timeout);
+        let (env, files, outputs) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Self { argv, stdin: None, env, cwd: None, timeout, files, outputs }
+    }
+
     /// The time that the command has.
     pub(crate) fn time(&self) -> Result<Duration, Failure> {
         let seconds = self.timeout.unwrap_or(USUAL_SECONDS);
