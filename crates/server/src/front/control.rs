@@ -77,7 +77,7 @@ impl Front {
                     "templates are made in serve.toml; volumes, secrets and snapshots are not served",
                 ))
             }
-            _ => Err(Failure::not_done("this route is not served: docs/server.md lists those that are")),
+            _ => Err(Failure::no_route()),
         }
     }
 

@@ -58,6 +58,11 @@ impl Failure {
         Self::new(StatusCode::NOT_IMPLEMENTED, message)
     }
 
+    /// A path that nothing is behind, for this client: 501.
+    pub(crate) fn no_route() -> Self {
+        Self::not_done("this route is not served: docs/server.md lists those that are")
+    }
+
     /// An answer that comes sooner or later: 429 or 503.
     pub(crate) fn later(status: StatusCode, seconds: u64, message: impl Into<String>) -> Self {
         Self { retry_after: Some(seconds), ..Self::new(status, message) }
