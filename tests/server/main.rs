@@ -3,6 +3,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | `access` | keys, tokens of sandboxes, signatures, quotas |
+//! | `attacks` | clients and servers in sandboxes that mean harm |
 //! | `bad_input` | bodies, headers and connections that nobody should send |
 //! | `front` | admission, metrics, drain, hosts |
 //! | `memory` | what a container's limit of memory does |
@@ -14,6 +15,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod access;
+mod attacks;
 mod bad_input;
 mod front;
 mod memory;

@@ -49,7 +49,7 @@ fn a_client_narrows_the_network_and_never_widens_it() {
     let refused = json!({ "network": { "allowOut": ["one.test", "three.test"] } });
     let answer = server.ask("POST", "/v2/sandboxes", &refused);
     assert_eq!(answer.status, 400);
-    let words = "network.allowOut: three.test: the policy of template base does not allow it";
+    let words = "network: three.test: the policy of template base does not allow it";
     assert_eq!(answer.message(), words);
     let made =
         server.create_from(&json!({ "network": { "allowOut": ["a.two.test"], "denyOut": ["0.0.0.0/0"] } }));

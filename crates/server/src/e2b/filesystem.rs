@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -18,6 +19,7 @@ use crate::sandboxes::Sandboxes;
 use crate::sandboxes::paths;
 use crate::sandboxes::sandbox::Sandbox;
 use crate::wire::failure::Failure;
+use crate::wire::sandbox::LAST;
 
 /// The most entries of a listing with its subdirectories.
 const MOST_ENTRIES: usize = 100_000;
@@ -144,7 +146,9 @@ async fn described(sandbox: &Sandbox, session: &Session, path: &Path, found: &Fi
         FileKind::Link => "FILE_TYPE_SYMLINK",
         _ => "FILE_TYPE_UNSPECIFIED",
     };
-    let modified = humantime::format_rfc3339_nanos(found.info.modified).to_string();
+    // A file may have every time, and JSON those of the years 1970 to 9999.
+    let modified = found.info.modified.clamp(UNIX_EPOCH, UNIX_EPOCH + LAST);
+    let modified = humantime::format_rfc3339_nanos(modified).to_string();
     let mut entry = json!({
         "name": found.name.to_string_lossy(),
         "type": kind,

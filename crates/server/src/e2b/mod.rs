@@ -13,9 +13,10 @@ mod process;
 
 use std::sync::Arc;
 
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
@@ -23,6 +24,7 @@ use serde_json::{Value, json};
 use crate::sandboxes::ready::Wanted;
 use crate::sandboxes::{Sandboxes, news};
 use crate::wire::failure::{Failure, Reason};
+use crate::wire::headers::TO_SANDBOX;
 use crate::wire::id::SandboxId;
 
 use call::Addressed;
@@ -32,18 +34,28 @@ pub(crate) const STREAMED: &str = "application/connect+json";
 
 /// All of them.
 pub(crate) fn routes() -> Router<Arc<Sandboxes>> {
-    Router::new()
-        .route("/health", get(health))
-        .merge(control::routes())
-        .merge(process::routes())
-        .merge(filesystem::routes())
-        .layer(DefaultBodyLimit::max(frames::MOST))
-        .merge(files::routes())
+    let of_worker = control::routes()
         .route("/host/news", get(tell))
         .route("/host/largest", get(largest))
         .route("/host/ready", post(want_ready))
         .route("/host/sandboxes/{id}/memory", post(end_for_memory))
+        .route_layer(from_fn(of_no_sandbox));
+    Router::new()
+        .route("/health", get(health))
+        .merge(of_worker)
+        .merge(process::routes())
+        .merge(filesystem::routes())
+        .layer(DefaultBodyLimit::max(frames::MOST))
+        .merge(files::routes())
         .fallback(unknown)
+}
+
+/// Refuses requests that the front passes on for the token of a sandbox: these routes are about all of them.
+pub(crate) async fn of_no_sandbox(request: Request, next: Next) -> Response {
+    if request.headers().contains_key(TO_SANDBOX) {
+        return Failure::no_route().into_response();
+    }
+    next.run(request).await
 }
 
 /// Whether the sandbox runs.
@@ -75,5 +87,5 @@ async fn end_for_memory(
 }
 
 async fn unknown() -> Failure {
-    Failure::unserved()
+    Failure::no_route()
 }

@@ -104,7 +104,7 @@ fn check_signature(method: &Method, uri: &Uri, token: &str) -> Result<(), Failur
     let Some(signature) = of("signature") else {
         return Err(unauthorized("neither X-Access-Token nor a signature"));
     };
-    let operation = if method == Method::GET { "read" } else { "write" };
+    let operation = if [Method::GET, Method::HEAD].contains(method) { "read" } else { "write" };
     let (path, user) = (of("path").unwrap_or_default(), of("username").unwrap_or_default());
     let mut text = format!("{path}:{operation}:{user}:{token}");
     if let Some(expiration) = of("signature_expiration") {
@@ -142,6 +142,8 @@ mod tests {
         let read = sign("/a b:read:");
         check(Method::GET, &format!("path=%2Fa+b&signature={read}")).expect("signed");
         check(Method::POST, &format!("path=%2Fa+b&signature={read}")).expect_err("another direction");
+        let write = sign("/a b:write:");
+        check(Method::HEAD, &format!("path=%2Fa+b&signature={write}")).expect_err("another direction");
         check(Method::GET, &format!("path=%2Fa&signature={read}")).expect_err("another path");
         check(Method::GET, &format!("path=%2Fa+b&username=root&signature={read}")).expect_err("another user");
         check(Method::GET, "path=%2Fa+b").expect_err("none");

@@ -79,7 +79,7 @@ impl Front {
             }
             (&Method::POST, ["run_code"]) => run_code(self, &token, request).await,
             (_, ["v1", words @ ..]) => self.own(&token, words, request).await,
-            _ => Err(Failure::unserved()),
+            _ => Err(Failure::no_route()),
         }
     }
 
@@ -282,7 +282,7 @@ impl Front {
         let is_end = request.method() == Method::DELETE;
         let response = match forward(&self.hosts, id.host(), request).await {
             Err(failure) if failure.status == StatusCode::BAD_GATEWAY => {
-                Failure::unknown(id.as_str(), self.hosts.lost(&id)).into_response()
+                self.hosts.without_host(&id).into_response()
             }
             Err(failure) => return Err(failure),
             Ok(response) => response,

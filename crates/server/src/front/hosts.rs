@@ -139,7 +139,9 @@ impl Hosts {
         host: u8,
         mut request: Request<Body>,
     ) -> Result<Response<Incoming>, Failure> {
-        let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+        // `*` and the authority of CONNECT are no paths.
+        let path = request.uri().path_and_query().map(|path| path.as_str());
+        let path = path.filter(|path| path.starts_with('/')).unwrap_or("/");
         let is_stream = matches!(path, "/process.Process/Start" | "/process.Process/Connect");
         let client = if is_stream { &self.streams } else { &self.client };
         let uri = format!("http://{host}{path}").parse();
@@ -224,6 +226,18 @@ impl Hosts {
     pub(crate) fn lost(&self, id: &SandboxId) -> Option<Reason> {
         let is_lost = self.lock().lost.contains(id) || self.state.lost().join(id.as_str()).exists();
         is_lost.then_some(Reason::SessionLost)
+    }
+
+    /// The answer about a sandbox whose host does not answer. What ran there is lost, and what was paused is
+    /// there again with the next host.
+    pub(crate) fn without_host(&self, id: &SandboxId) -> Failure {
+        let ran = self.find(id).is_some_and(|summary| summary.state == State::Running);
+        let reason = self.lost(id).or(ran.then_some(Reason::SessionLost));
+        if reason.is_none() && self.state.sandboxes().join(id.as_str()).exists() {
+            let message = "the host of this sandbox is just being started again";
+            return Failure::later(StatusCode::SERVICE_UNAVAILABLE, 1, message);
+        }
+        Failure::unknown(id.as_str(), reason)
     }
 
     /// Ends the hosts, and waits until they are gone.

@@ -227,7 +227,8 @@ impl Front {
         mut request: Request<Body>,
     ) -> Result<Response<Body>, Failure> {
         let begun = Instant::now();
-        let (path, is_envd) = (request.uri().path(), port == ENVD_PORT);
+        let path = request.uri().path();
+        let (is_envd, is_route) = (port == ENVD_PORT, is_envd(path));
         let known = self.hosts.find(id);
         let is_public = known.as_ref().is_some_and(|summary| summary.public_ports);
         let checked = match is_envd {
@@ -238,6 +239,10 @@ impl Front {
             false => self.access.check_traffic(id, request.headers()),
         };
         checked.inspect_err(|failure| self.audit.refused(&format!("{id}{path}"), &failure.message))?;
+        if is_envd && !is_route {
+            // Its host has others, which the token of a sandbox does not open.
+            return Err(Failure::no_route());
+        }
         let is_start = is_envd && path == "/process.Process/Start";
         if is_start {
             self.may_start(id, known.as_ref().map(|summary| summary.owner.as_str()))?;

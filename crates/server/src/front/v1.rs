@@ -88,7 +88,7 @@ impl Front {
             (_, ["sandboxes", id, "changes" | "commit"] | ["sandboxes", id, "commands", _, "report"]) => {
                 self.about_sandbox(token, id, request).await
             }
-            _ => Err(Failure::unserved()),
+            _ => Err(Failure::no_route()),
         }
     }
 

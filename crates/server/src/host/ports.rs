@@ -12,7 +12,7 @@ use tokio::io::copy_bidirectional;
 
 use crate::sandboxes::Sandboxes;
 use crate::wire::failure::Failure;
-use crate::wire::headers::{OWNER, TO_PORT, TO_SANDBOX};
+use crate::wire::headers::{OWNER, REASON, TO_PORT, TO_SANDBOX};
 
 /// Passes a request on, whatever its method, and both directions after an upgrade.
 pub(crate) async fn forward(
@@ -38,6 +38,8 @@ pub(crate) async fn forward(
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await.map_err(broken)?;
     tokio::spawn(connection.with_upgrades());
     let mut response = sender.send_request(request).await.map_err(broken)?;
+    // Only Kennel says that a sandbox is gone.
+    response.headers_mut().remove(REASON);
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         if let Some(of_client) = upgrade {
             let of_server = on(&mut response);

@@ -25,6 +25,9 @@ use crate::wire::rest::SharedBody;
 /// Streams of events at once on one connection of HTTP/2.
 const MOST_STREAMS: u32 = 1 << 20;
 
+/// Bytes of a head on such a connection: more than the front takes from a client.
+const MOST_HEAD: u32 = 1 << 20;
+
 /// Serves until the runtime ends.
 pub(crate) async fn serve(listener: UnixListener, sandboxes: &Arc<Sandboxes>) {
     let routes = e2b::routes().merge(v1::routes()).with_state(Arc::clone(sandboxes));
@@ -68,7 +71,11 @@ async fn connection(stream: UnixStream, routes: axum::Router, sandboxes: Arc<San
         }
     });
     let mut http = auto::Builder::new(TokioExecutor::new());
-    http.http2().max_concurrent_streams(MOST_STREAMS);
+    let mut http2 = http.http2();
+    // Clients share this connection. What one of them does, such as a large head or a thousand streams that
+    // break off, must not end it for all.
+    http2.max_concurrent_streams(MOST_STREAMS).max_header_list_size(MOST_HEAD);
+    http2.max_pending_accept_reset_streams(MOST_STREAMS as usize).max_local_error_reset_streams(None);
     // A front that goes away is no event.
     let _ = http.serve_connection_with_upgrades(TokioIo::new(stream), answer).await;
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::StatusCode;
+use axum::middleware::from_fn;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use kennel::overlay::{Change, Committed, Conflicts};
@@ -20,6 +21,7 @@ use utoipa::ToSchema;
 
 use crate::blobs::Blobs;
 use crate::e2b::call::Owner;
+use crate::e2b::of_no_sandbox;
 use crate::sandboxes::Sandboxes;
 use crate::v1::run::{Ran, RunRequest};
 use crate::wire::failure::Failure;
@@ -32,6 +34,7 @@ pub(crate) fn routes() -> Router<Arc<Sandboxes>> {
         .route("/v1/sandboxes/{id}/changes", get(changes))
         .route("/v1/sandboxes/{id}/commit", post(commit))
         .route("/v1/sandboxes/{id}/commands/{pid}/report", get(report))
+        .route_layer(from_fn(of_no_sandbox))
         // The front has its limit.
         .layer(DefaultBodyLimit::disable())
 }

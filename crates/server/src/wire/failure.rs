@@ -59,8 +59,8 @@ impl Failure {
         Self::new(StatusCode::NOT_IMPLEMENTED, message)
     }
 
-    /// No such route.
-    pub(crate) fn unserved() -> Self {
+    /// A path that nothing is behind, for this client: 501.
+    pub(crate) fn no_route() -> Self {
         Self::not_done("this route is not served: docs/server.md lists those that are")
     }
 

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::wire::failure::Reason;
 use crate::wire::id::SandboxId;
 
+/// The last second of the year 9999, after which a time has no text.
+pub(crate) const LAST: Duration = Duration::from_secs(253_402_300_799);
+
 /// Milliseconds since 1970.
 pub(crate) fn now() -> u64 {
     SystemTime::now()
@@ -100,6 +103,6 @@ pub(crate) enum News {
 
 /// A time as E2B's JSON has it.
 pub(crate) fn time(milliseconds: u64) -> String {
-    let time = UNIX_EPOCH + Duration::from_millis(milliseconds);
+    let time = UNIX_EPOCH + Duration::from_millis(milliseconds).min(LAST);
     humantime::format_rfc3339_millis(time).to_string()
 }
