@@ -56,7 +56,7 @@ fn a_client_narrows_the_network_and_never_widens_it() {
     // The proxy refuses what is not there any more, and only that.
     let try_ = |host: &str| format!("curl -s -o /dev/null -D - http://{host}/ | head -1; true");
     assert!(server.run(&made, &try_("one.test")).0.contains("403"));
-    let none = server.create_from(&json!({ "allow_internet_access": true, "allowInternetAccess": false }));
+    let none = server.create_from(&json!({ "allow_internet_access": false }));
     assert!(!server.run(&none, "env").0.contains("http_proxy"), "no network at all");
 }
 

@@ -42,6 +42,8 @@ struct CreateRequest {
     #[serde(default)]
     auto_pause: bool,
     auto_pause_memory: Option<bool>,
+    /// The one key that clients send in this spelling.
+    #[serde(rename = "allow_internet_access", alias = "allowInternetAccess")]
     allow_internet_access: Option<bool>,
     #[serde(default)]
     network: NetworkRequest,

@@ -1,4 +1,4 @@
-//! The description of Kennel's own routes, made from their types: OpenAPI 3.1. A copy is `docs/openapi.json`.
+//! The description of Kennel's own routes, made from their types: OpenAPI 3.1. A copy is `openapi.json` of the package.
 
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -74,7 +74,7 @@ mod tests {
     /// `KENNEL_WRITE=1 cargo test -p kennel-server openapi` writes it.
     #[test]
     fn the_copy_is_current() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.json");
         let text = text() + "\n";
         if std::env::var_os("KENNEL_WRITE").is_some() {
             fs::write(&path, &text).expect("written");

@@ -1,5 +1,5 @@
 //! Kennel's own routes, for what E2B's lack: a command with its files in one request, reports, changes of an
-//! overlay. They are strict: an unknown key is an error. `docs/openapi.json` describes them.
+//! overlay. They are strict: an unknown key is an error. `openapi.json` describes them.
 
 pub(crate) mod content;
 pub(crate) mod run;
