@@ -83,13 +83,7 @@ impl Front {
 
     async fn create(&self, token: &Token, request: Request<Body>) -> Result<Response<Body>, Failure> {
         let begun = Instant::now();
-        if self.is_draining() {
-            return Err(Failure::later(
-                StatusCode::SERVICE_UNAVAILABLE,
-                5,
-                "the worker is ending: ask another one",
-            ));
-        }
+        self.takes_more()?;
         let (parts, body) = request.into_parts();
         let body = to_bytes(body, MOST).await.map_err(|_| {
             Failure::new(
@@ -104,6 +98,8 @@ impl Front {
             self.audit.refused("create", &failure.message);
             failure
         })?;
+        // It may have waited long.
+        self.takes_more()?;
         let key = new.idempotency.as_ref().map(|(key, _)| first_bytes(&format!("{}:{key}", token.name)));
         let summary = |id: SandboxId| Summary {
             id,
@@ -130,6 +126,15 @@ impl Front {
         self.hosts.note(summary(made.id));
         drop(admitted);
         Ok(Response::from_parts(parts, Body::from(body)))
+    }
+
+    /// Refuses a creation while the worker is ending.
+    fn takes_more(&self) -> Result<(), Failure> {
+        if !self.is_draining() {
+            return Ok(());
+        }
+        let message = "the worker is ending: ask another one";
+        Err(Failure::later(StatusCode::SERVICE_UNAVAILABLE, 5, message))
     }
 
     /// Asks hosts to make it. One that has just died is not asked again.
