@@ -6,6 +6,7 @@
 //! | `attacks` | clients and servers in sandboxes that mean harm |
 //! | `bad_input` | bodies, headers and connections that nobody should send |
 //! | `front` | admission, metrics, drain, hosts |
+//! | `load` | slow clients, a drain, deadlines and a full disk, with much at once |
 //! | `memory` | what a container's limit of memory does |
 //! | `ports` | servers in sandboxes, by header and by name |
 //! | `streams` | events of commands: order, silence, slow readers |
@@ -17,6 +18,7 @@ mod access;
 mod attacks;
 mod bad_input;
 mod front;
+mod load;
 mod memory;
 mod ports;
 mod server;
