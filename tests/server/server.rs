@@ -339,7 +339,7 @@ pub(crate) fn output(events: &[Value], name: &str) -> String {
 }
 
 /// A number of the environment, which makes a test longer.
-pub(crate) fn number(name: &str, usual: u64) -> u64 {
+pub(crate) fn number(name: &str, usual: usize) -> usize {
     std::env::var(name).map_or(usual, |text| text.parse().unwrap())
 }
 
