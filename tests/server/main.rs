@@ -6,6 +6,8 @@
 //! | `attacks` | clients and servers in sandboxes that mean harm |
 //! | `bad_input` | bodies, headers and connections that nobody should send |
 //! | `front` | admission, metrics, drain, hosts |
+//! | `fuzz` | requests of every route, damaged at random |
+//! | `load` | slow clients, a drain, deadlines and a full disk, with much at once |
 //! | `memory` | what a container's limit of memory does |
 //! | `own` | Kennel's own routes: commands with their files, blobs, reports, changes |
 //! | `ports` | servers in sandboxes, by header and by name |
@@ -18,6 +20,8 @@ mod access;
 mod attacks;
 mod bad_input;
 mod front;
+mod fuzz;
+mod load;
 mod memory;
 mod own;
 mod ports;

@@ -43,17 +43,33 @@ impl Server {
         }
         fs::write(place.path().join("serve.toml"), format!("listen = '127.0.0.1:0'\nhosts = 2\n{config}"))
             .unwrap();
-        let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
-        command.arg("mount --bind \"$0\" /sys/fs/cgroup && exec \"$@\"").arg(cgroup);
-        command.arg(env!("CARGO_BIN_EXE_kennel-server"));
-        let server = |(process, address, key): (Child, String, Option<String>), place| Self {
-            process,
-            place,
-            address,
-            key: key.unwrap(),
-        };
-        server(begin_with(command, place.path(), None), place)
+        Self::apart(place, "mount --bind \"$0\" /sys/fs/cgroup", &cgroup)
+    }
+
+    /// With a state directory on a disk of this size, which nobody else sees.
+    pub(crate) fn on_disk_of(size: &str) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let state = place.path().join("state");
+        fs::create_dir(&state).unwrap();
+        fs::write(place.path().join("serve.toml"), "listen = '127.0.0.1:0'\nhosts = 2\n").unwrap();
+        Self::apart(place, &format!("mount -t tmpfs -o size={size},mode=700 none \"$0\""), &state)
+    }
+
+    /// After a command of the shell in namespaces of its own; `$0` is `argument`.
+    fn apart(place: TempDir, command: &str, argument: &Path) -> Self {
+        let mut apart = Command::new("unshare");
+        apart.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
+        apart.arg(format!("{command} && exec \"$@\"")).arg(argument);
+        apart.arg(env!("CARGO_BIN_EXE_kennel-server"));
+        let (process, address, key) = begin_with(apart, place.path(), None);
+        Self { process, place, address, key: key.unwrap() }
+    }
+
+    /// The directories of its sandboxes, as the server sees them.
+    pub(crate) fn directories(&self) -> usize {
+        let root = PathBuf::from(format!("/proc/{}/root", self.process.id()));
+        let sandboxes = self.state().join("sandboxes");
+        fs::read_dir(root.join(sandboxes.strip_prefix("/").unwrap())).unwrap().count()
     }
 
     /// With tokens: `me`, and these lines of others. `KEY_OF(name)` is the key of each.
@@ -320,6 +336,11 @@ pub(crate) fn output(events: &[Value], name: &str) -> String {
     let pieces = events.iter().filter_map(|event| event["event"]["data"][name].as_str());
     let bytes = pieces.flat_map(|piece| base64::engine::general_purpose::STANDARD.decode(piece).unwrap());
     String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
+}
+
+/// A number of the environment, which makes a test longer.
+pub(crate) fn number(name: &str, usual: usize) -> usize {
+    std::env::var(name).map_or(usual, |text| text.parse().unwrap())
 }
 
 /// Waits until something is so.

@@ -59,7 +59,8 @@ class Server:
                 continue
             if b"serve-host" in words and str(self.state).encode() in words:
                 found.append(int(entry.name))
-        return sorted(found)
+        # Between fork(2) and execve(2), what a host starts looks like it.
+        return sorted(pid for pid in found if parent_of(pid) not in found)
 
     def host_of(self, sandbox_id: str) -> int:
         letter = sandbox_id.rsplit("-", 1)[1][0]
@@ -83,6 +84,13 @@ class Server:
         for pid in self.hosts():
             os.kill(pid, signal.SIGTERM)
         wait_until(lambda: not self.hosts(), "hosts end")
+
+
+def parent_of(pid: int) -> int | None:
+    try:
+        return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return None
 
 
 def wait_until(condition, what: str, seconds: float = 10) -> None:

@@ -128,6 +128,9 @@ impl Boundary {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn framed(messages: &[&[u8]]) -> BytesMut {
@@ -180,5 +183,48 @@ mod tests {
         frames.add(&[0, 0, 0, 0, 9, b'x']);
         assert!(frames.next().expect("not yet").is_none());
         frames.end().expect_err("cut off");
+    }
+
+    /// Takes everything out of a body that comes in these pieces.
+    fn taken(body: &[u8], sizes: &[usize]) -> Result<Vec<Bytes>, Failure> {
+        let (mut frames, mut found, mut rest, mut sizes) =
+            (Frames::default(), Vec::new(), body, sizes.iter().cycle());
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(sizes.next().copied().unwrap_or(1).min(rest.len()));
+            rest = after;
+            frames.add(piece);
+            while let Some(message) = frames.next()? {
+                found.push(message);
+            }
+            assert!(frames.buffer.len() <= body.len().min(HEAD + MOST), "nothing is kept that was not sent");
+        }
+        frames.end().map(|()| found)
+    }
+
+    // PROPTEST_CASES=1000000 makes them long.
+    proptest! {
+        #[test]
+        fn every_cut_gives_the_same_messages(
+            messages in vec(vec(any::<u8>(), 0..300), 0..20),
+            sizes in vec(1_usize..400, 1..20),
+        ) {
+            let pieces: Vec<&[u8]> = messages.iter().map(Vec::as_slice).collect();
+            let found = taken(&framed(&pieces), &sizes).expect("good");
+            prop_assert_eq!(found, messages);
+        }
+
+        #[test]
+        fn garbage_is_read_in_the_same_way_however_it_is_cut(
+            garbage in vec(prop_oneof![Just(0_u8), Just(2), any::<u8>()], 0..400),
+            sizes in vec(1_usize..40, 1..20),
+        ) {
+            let result = |taken: Result<Vec<Bytes>, Failure>| taken.map_err(|failure| failure.message);
+            prop_assert_eq!(result(taken(&garbage, &sizes)), result(taken(&garbage, &[garbage.len().max(1)])));
+            let mut boundary = Boundary::default();
+            boundary.pass(&garbage);
+            let mut again = Boundary::default();
+            garbage.chunks(sizes[0]).for_each(|piece| again.pass(piece));
+            prop_assert_eq!(boundary.is_between(), again.is_between());
+        }
     }
 }

@@ -242,6 +242,11 @@ impl Admission {
         self.lock().waiting.values().map(VecDeque::len).sum()
     }
 
+    /// Whether a creation is under way.
+    pub(crate) fn has_begun(&self) -> bool {
+        !self.lock().beginning.is_empty()
+    }
+
     /// Whether anybody could make a sandbox.
     pub(crate) fn has_room(&self) -> bool {
         let beginning: usize = self.lock().beginning.values().sum();

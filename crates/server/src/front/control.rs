@@ -99,19 +99,15 @@ impl Front {
         new: &NewSandbox,
     ) -> Result<(SandboxId, Response<Body>), Failure> {
         let begun = Instant::now();
-        if self.is_draining() {
-            return Err(Failure::later(
-                StatusCode::SERVICE_UNAVAILABLE,
-                5,
-                "the worker is ending: ask another one",
-            ));
-        }
+        self.takes_more()?;
         let template = &new.making.template;
         let admitted = self.admission.admit(token).await.map_err(|(refusal, failure)| {
             self.metrics.refused(refusal.as_str());
             self.audit.refused("create", &failure.message);
             failure
         })?;
+        // It may have waited long.
+        self.takes_more()?;
         let key = new.idempotency.as_ref().map(|(key, _)| first_bytes(&format!("{}:{key}", token.name)));
         let response = self.make(new, key).await?;
         let (parts, body) = response.into_parts();
@@ -137,6 +133,15 @@ impl Front {
         });
         drop(admitted);
         Ok((made.id, Response::from_parts(parts, Body::from(body))))
+    }
+
+    /// Refuses a creation while the worker is ending.
+    fn takes_more(&self) -> Result<(), Failure> {
+        if !self.is_draining() {
+            return Ok(());
+        }
+        let message = "the worker is ending: ask another one";
+        Err(Failure::later(StatusCode::SERVICE_UNAVAILABLE, 5, message))
     }
 
     /// Asks hosts to make it. One that has just died is not asked again.

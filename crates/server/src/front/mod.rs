@@ -332,7 +332,7 @@ impl Front {
             ));
         }
         let empty = async {
-            while self.hosts.running(None) > 0 {
+            while self.hosts.running(None) > 0 || self.admission.has_begun() {
                 sleep(Duration::from_millis(50)).await;
             }
         };
