@@ -48,7 +48,7 @@ async fn what_cannot_start_is_an_error() {
     let mut nowhere = session.command("true");
     let refused = nowhere.current_dir("/no/such").status().await.unwrap_err();
     assert!(matches!(refused, Error::Refused { .. }), "{refused:?}");
-    nowhere.current_dir(std::ffi::OsStr::new("/").to_owned());
+    nowhere.current_dir("/");
     assert!(nowhere.status().await.unwrap().status.success());
 }
 

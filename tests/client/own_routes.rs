@@ -1,10 +1,11 @@
-//! Reports, changes and single runs, in the words of the server's own routes. A server that has none is asked
-//! in [`what_a_server_lacks_is_refused`].
+//! Reports, changes and single runs, in the words of the server's own routes. A server that has none
+//! skips them.
 
 use std::time::Duration;
 
 use kennel_client::{ChangeKind, Ended, Error, Server};
 
+use crate::require;
 use crate::server::TestServer;
 
 /// Whether this server has the routes.
@@ -12,20 +13,10 @@ async fn has_routes(server: &TestServer) -> bool {
     !matches!(server.client().run("true").output().await, Err(Error::Refused { status: 501, .. }))
 }
 
-/// Skips the test if the server has no routes of its own.
-macro_rules! require_routes {
-    ($server:expr) => {
-        if !has_routes($server).await {
-            println!("SKIP: this server has no routes of its own");
-            return;
-        }
-    };
-}
-
 #[tokio::test]
 async fn a_run_takes_files_and_gives_files() {
     let server = TestServer::start("");
-    require_routes!(&server);
+    require!(has_routes(&server).await, "routes of the server's own");
     let run =
         server.client().run("sh").args(["-c", "cat; cat in/a; printf '\\377' > out; echo $X >&2; exit 3"]);
     let run = run.stdin("from stdin\n").file("in/a", "from a file\n").env("X", "y");
@@ -40,7 +31,7 @@ async fn a_run_takes_files_and_gives_files() {
 #[tokio::test]
 async fn a_run_ends_in_time_and_tells_what_did_not_start() {
     let server = TestServer::start("");
-    require_routes!(&server);
+    require!(has_routes(&server).await, "routes of the server's own");
     let slow = server.client().run("sleep").arg("60").timeout(Duration::from_millis(500));
     assert_eq!(slow.output().await.unwrap().report.ended, Ended::TimedOut);
     let ran = server.client().run("no-such-program").output().await.unwrap();
@@ -53,7 +44,7 @@ async fn a_run_ends_in_time_and_tells_what_did_not_start() {
 #[tokio::test]
 async fn a_dropped_run_leaves_nothing() {
     let server = TestServer::start("");
-    require_routes!(&server);
+    require!(has_routes(&server).await, "routes of the server's own");
     let run = server.client().run("sleep").arg("60").output();
     tokio::time::timeout(Duration::from_millis(500), run).await.unwrap_err();
     crate::server::wait_until("it is gone", || async { server.sandboxes() == 0 }).await;
@@ -62,7 +53,7 @@ async fn a_dropped_run_leaves_nothing() {
 #[tokio::test]
 async fn an_ended_command_has_a_report() {
     let server = TestServer::start("");
-    require_routes!(&server);
+    require!(has_routes(&server).await, "routes of the server's own");
     let session = server.session().await;
     let mut child = session.command("sh").args(["-c", "exit 5"]).spawn().await.unwrap();
     child.wait().await.unwrap();
@@ -81,7 +72,7 @@ async fn changes_are_told_and_committed_where_the_template_says_so() {
     std::fs::write(files.path().join("old"), "1").unwrap();
     let template = format!("[template.base]\nfiles = '{}'\n", files.path().display());
     let server = TestServer::start(&template);
-    require_routes!(&server);
+    require!(has_routes(&server).await, "routes of the server's own");
     let session = server.session().await;
     session.command("sh").args(["-c", "rm old; echo 2 > new"]).status().await.unwrap();
     let changes = session.changes().await.unwrap();
@@ -98,7 +89,7 @@ async fn changes_are_told_and_committed_where_the_template_says_so() {
 }
 
 #[tokio::test]
-async fn what_a_server_lacks_is_refused() {
+async fn a_run_needs_a_server() {
     let nobody = Server::new("http://127.0.0.1:1").unwrap().patience(Duration::ZERO);
     assert!(matches!(nobody.run("true").output().await, Err(Error::Unreachable { .. })));
 }

@@ -25,6 +25,18 @@ fn program() -> PathBuf {
     path
 }
 
+/// Skips the test if something that it needs is missing. With `KENNEL_MUST_RUN=1` that is a failure.
+#[macro_export]
+macro_rules! require {
+    ($condition:expr, $what:expr) => {
+        if !$condition {
+            assert!(std::env::var_os("KENNEL_MUST_RUN").is_none(), "required here, but missing: {}", $what);
+            println!("SKIP: missing: {}", $what);
+            return;
+        }
+    };
+}
+
 pub(crate) struct TestServer {
     process: Child,
     pub(crate) place: TempDir,

@@ -11,8 +11,8 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use tokio::time::{Instant, timeout};
 
-use crate::error::Error;
-use crate::server::harmless;
+use crate::error::{Error, Loss};
+use crate::server::{GONE, harmless};
 
 /// The longest message, in bytes. The server sends output in pieces of 32 KiB.
 const LONGEST: usize = 1 << 20;
@@ -201,6 +201,7 @@ impl Over {
     pub(crate) fn into_error(self) -> Error {
         match self {
             Self::TimedOut => Error::protocol("a time is over that nobody set"),
+            Self::Lost(message) if message == GONE => Error::SessionLost { reason: Loss::Unknown },
             Self::Lost(message) => Error::Refused { status: 502, message, retry_after: None },
             Self::Failed(error) => error,
         }

@@ -33,6 +33,9 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)
 /// The longest refusal, in bytes.
 const LONGEST_REFUSAL: usize = 64 << 10;
 
+/// What the server says of a sandbox that is not there.
+pub(crate) const GONE: &str = "The sandbox was not found";
+
 /// A machine that runs `kennel serve`. A clone shares its connections.
 ///
 /// ```no_run
@@ -304,7 +307,7 @@ async fn refusal(response: Response<Incoming>) -> Error {
     let is_gone = |words: &String| match status {
         // A file that is not there is 404 as well, and a proxy without its server 502.
         404 => words.starts_with("sandbox ") && words.ends_with(" was not found"),
-        502 => words == "The sandbox was not found",
+        502 => words == GONE,
         _ => false,
     };
     if matches!(status, 404 | 502) && reason.is_some() || words.as_ref().is_ok_and(is_gone) {

@@ -11,14 +11,16 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
+use tokio::time::sleep;
 
 use crate::command::Command;
 use crate::error::Error;
 use crate::sandbox::seconds;
 use crate::server::{Call, Server, encoded};
 
-/// How long it is asked what became of a session whose stream broke off.
-const LOOK: Duration = Duration::from_secs(5);
+/// How long it is asked what became of a session whose stream broke off, and how often.
+const LOOK: Duration = Duration::from_secs(2);
+const LOOKS: u32 = 20;
 
 /// The longest answer of a call that is not for contents, in bytes.
 const LONGEST: usize = 64 << 20;
@@ -194,10 +196,15 @@ impl Access {
     /// Why a stream of it broke off: its end, or else `error`.
     pub(crate) async fn verdict(&self, error: Error) -> Error {
         let once = self.server.clone().patience(Duration::ZERO).deadline(LOOK);
-        match once.read(self.call(Method::GET, "/health"), LONGEST).await {
-            Err(lost @ Error::SessionLost { .. }) => lost,
-            _ => error,
+        for _ in 0..LOOKS {
+            match once.read(self.call(Method::GET, "/health"), LONGEST).await {
+                Err(lost @ Error::SessionLost { .. }) => return lost,
+                // Its host may just have died, and the server not know that yet.
+                Err(Error::Refused { status: 502, .. }) => sleep(LOOK / LOOKS).await,
+                _ => break,
+            }
         }
+        error
     }
 
     /// Does what nobody waits for. Its failure is the server's to clean up: everything there has an end.
