@@ -6,6 +6,7 @@
 //! | `bad_input` | bodies, headers and connections that nobody should send |
 //! | `front` | admission, metrics, drain, hosts |
 //! | `memory` | what a container's limit of memory does |
+//! | `own` | Kennel's own routes: commands with their files, blobs, reports, changes |
 //! | `ports` | servers in sandboxes, by header and by name |
 //! | `streams` | events of commands: order, silence, slow readers |
 //! | `templates` | policies, files, limits, what a client may narrow |
@@ -16,6 +17,7 @@ mod access;
 mod bad_input;
 mod front;
 mod memory;
+mod own;
 mod ports;
 mod server;
 mod streams;

@@ -4,18 +4,20 @@
 //! miss. *Hosts* are processes in which the sandboxes live. Each serves the same HTTP as the front, on a Unix
 //! socket that only the front's user can reach, and goes on when the front dies.
 //!
-//! A room imports only rooms that come before it: `wire` (what front and hosts say to each other),
-//! `sandboxes`,
-//! `e2b` (its routes), `host`, `config`, `front`. Nothing here makes a sandbox: that is the crate `kennel`.
+//! A room imports only rooms that come before it: `wire` (what front and hosts say to each other), `blobs`,
+//! `sandboxes`, `e2b` and `v1` (their routes), `host`, `config`, `front`. Nothing here makes a sandbox: that is
+//! the crate `kennel`.
 
 #![cfg(target_os = "linux")]
 
 mod arguments;
+mod blobs;
 mod config;
 mod e2b;
 mod front;
 mod host;
 mod sandboxes;
+mod v1;
 mod wire;
 
 use std::io::Write;

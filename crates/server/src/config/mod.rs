@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kennel::Span;
+use kennel::{Size, Span};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -40,6 +40,7 @@ struct ServeFile {
     admit_wait: Span,
     orphan: Span,
     drain: Span,
+    blobs: Size,
     audit: Option<PathBuf>,
     template: BTreeMap<String, TemplateFile>,
 }
@@ -62,6 +63,7 @@ impl Default for ServeFile {
             admit_wait: seconds(2),
             orphan: seconds(600),
             drain: seconds(3600),
+            blobs: Size::from_bytes(1 << 30),
             audit: None,
             template: BTreeMap::new(),
         }
@@ -107,6 +109,8 @@ pub(crate) struct Config {
     pub(crate) orphan: Duration,
     /// How long sandboxes may run on after SIGTERM.
     pub(crate) drain: Duration,
+    /// Bytes of the blobs of one token.
+    pub(crate) blobs: u64,
     /// The audit log.
     pub(crate) audit: Option<PathBuf>,
     pub(crate) templates: BTreeMap<String, Template>,
@@ -187,6 +191,7 @@ impl Config {
             admit_wait: file.admit_wait.duration(),
             orphan: file.orphan.duration(),
             drain: file.drain.duration(),
+            blobs: file.blobs.bytes(),
             audit: file.audit.map(in_directory),
             templates,
         })

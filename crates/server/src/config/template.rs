@@ -21,6 +21,7 @@ pub(crate) struct TemplateFile {
     policy: Option<PathBuf>,
     image: Option<String>,
     files: Option<PathBuf>,
+    commit: bool,
     env: BTreeMap<String, String>,
     limits: Option<Limits>,
     life: Option<Span>,
@@ -35,6 +36,7 @@ pub(crate) struct TemplateFile {
 pub(crate) struct Template {
     pub(crate) policy: Policy,
     files: Option<PathBuf>,
+    commit: bool,
     /// The longest life that a client can ask for.
     pub(crate) life: Duration,
     idle: Option<Duration>,
@@ -71,10 +73,17 @@ impl Template {
             }
             None => None,
         };
+        if file.commit && files.is_none() {
+            return Err(
+                "commit: there are no files to which changes could be applied; name some: files = DIR"
+                    .to_owned(),
+            );
+        }
         refuse_state(&policy, files.as_deref(), state)?;
         Ok(Self {
             policy,
             files,
+            commit: file.commit,
             life: file.life.map_or(USUAL_LIFE, Span::duration),
             idle: file.idle.map(Span::duration),
             login: file.login,
@@ -90,6 +99,7 @@ impl Template {
             policy_files: policy.files.clone(),
             policy,
             files: self.files.clone(),
+            commit: self.commit,
             login: self.login,
             public_ports: self.public_ports,
             idle_ms: self.idle.map(|idle| u64::try_from(idle.as_millis()).unwrap_or(u64::MAX)),

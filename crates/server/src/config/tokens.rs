@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::Problem;
 use crate::config;
-use crate::wire::id::hex;
+use crate::wire::id::{hex, unhex};
 
 /// The owner of sandboxes where there are no tokens.
 const ONLY: &str = "default";
@@ -121,17 +121,6 @@ impl Tokens {
 
 fn hash(key: &str) -> [u8; 32] {
     Sha256::digest(key.as_bytes()).into()
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (place, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * place..2 * place + 2)?, 16).ok()?;
-    }
-    Some(bytes)
 }
 
 /// A secret of the server in a file that only its user can read; made if it is missing.

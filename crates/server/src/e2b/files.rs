@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::e2b::call::{Addressed, check_user, check_user_name};
-use crate::e2b::paths;
 use crate::sandboxes::Sandboxes;
+use crate::sandboxes::paths;
 use crate::sandboxes::sandbox::Sandbox;
 use crate::wire::failure::Failure;
 use crate::wire::headers::text;
@@ -176,11 +176,11 @@ struct NewFile {
 impl NewFile {
     async fn begin(session: &Session, path: PathBuf) -> Result<Self, Failure> {
         let writer = match session.open_write(&path).await {
-            Err(error) if paths::is_missing(&error) => {
-                paths::make_parent(session, &path).await?;
+            Ok(writer) => writer,
+            Err(error) => {
+                paths::make_missing_parent(session, &path, error).await?;
                 session.open_write(&path).await?
             }
-            opened => opened?,
         };
         Ok(Self { path, writer })
     }

@@ -14,8 +14,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::e2b::call::{Addressed, answer, check_user, is_json, read};
-use crate::e2b::paths;
 use crate::sandboxes::Sandboxes;
+use crate::sandboxes::paths;
 use crate::sandboxes::sandbox::Sandbox;
 use crate::wire::failure::Failure;
 

@@ -3,13 +3,12 @@
 //!
 //! Keys are the front's to check. Creations and lists come through it, too.
 
-mod call;
+pub(crate) mod call;
 pub(crate) mod control;
 mod events;
 mod files;
 mod filesystem;
 pub(crate) mod frames;
-mod paths;
 mod process;
 
 use std::sync::Arc;
@@ -76,5 +75,5 @@ async fn end_for_memory(
 }
 
 async fn unknown() -> Failure {
-    Failure::not_done("this route is not served: docs/server.md lists those that are")
+    Failure::unserved()
 }

@@ -26,7 +26,6 @@ use crate::sandboxes::process::{Process, Start};
 use crate::sandboxes::sandbox::Sandbox;
 use crate::wire::failure::Failure;
 use crate::wire::headers::{TIMEOUT, text};
-use crate::wire::sandbox::News;
 
 const UNARY: &str = "application/json";
 
@@ -176,14 +175,7 @@ async fn start(
         let time = timeout(&headers)?;
         let request: StartRequest = read(&only_message(&body)?)?;
         let start = request.into_start(&sandbox, time)?;
-        let owner = sandbox.summary().owner;
-        let over = {
-            let (host, owner) = (Arc::clone(&host), owner.clone());
-            move || host.tell(News::Commands { owner, change: -1 })
-        };
-        let process = sandbox.start(start, over).await?;
-        host.tell(News::Commands { owner, change: 1 });
-        Ok::<_, Failure>(process)
+        Ok::<_, Failure>(host.start(&sandbox, start).await??)
     };
     match begun.await {
         Ok(process) => events(&sandbox, &process, keepalive(&headers), None),

@@ -3,9 +3,10 @@
 use std::sync::{Arc, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -37,10 +38,10 @@ impl Access {
 
     /// The token of the key in a request for a control route.
     pub(crate) fn token(&self, headers: &HeaderMap) -> Result<Token, Failure> {
-        let Some(key) = text(headers, API_KEY) else {
+        let Some(key) = key(headers) else {
             return Err(unauthorized("X-API-KEY is missing"));
         };
-        self.tokens().find(key).cloned().ok_or_else(|| unauthorized("X-API-KEY: no token has this key"))
+        self.tokens().find(&key).cloned().ok_or_else(|| unauthorized("X-API-KEY: no token has this key"))
     }
 
     /// Checks a request for files and commands of a sandbox: by its token, or by the signature of a URL.
@@ -69,6 +70,22 @@ impl Access {
                 Err(unauthorized("e2b-traffic-access-token is missing: ports of this sandbox are private"))
             }
         }
+    }
+}
+
+/// The key of a request: `X-API-KEY`, `Authorization: Bearer`, or the password of a URL.
+fn key(headers: &HeaderMap) -> Option<String> {
+    if let Some(key) = text(headers, API_KEY) {
+        return Some(key.to_owned());
+    }
+    let (scheme, given) = text(headers, AUTHORIZATION)?.split_once(' ')?;
+    match scheme.to_ascii_lowercase().as_str() {
+        "bearer" => Some(given.trim().to_owned()),
+        "basic" => {
+            let pair = String::from_utf8(STANDARD.decode(given.trim()).ok()?).ok()?;
+            pair.split_once(':').map(|(_, password)| password.to_owned())
+        }
+        _ => None,
     }
 }
 

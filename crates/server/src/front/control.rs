@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use axum::response::IntoResponse;
@@ -12,6 +12,7 @@ use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
+use crate::config::template::Template;
 use crate::config::tokens::Token;
 use crate::e2b::control::{Machine, NO_MEMORY, USUAL_SECONDS, listed};
 use crate::front::Front;
@@ -21,7 +22,7 @@ use crate::front::narrow::{NetworkRequest, narrow};
 use crate::wire::failure::{Failure, Reason};
 use crate::wire::headers::{IDEMPOTENCY_KEY, NEXT_TOKEN, OWNER};
 use crate::wire::id::{SandboxId, hex};
-use crate::wire::sandbox::{NewSandbox, State, Summary, now};
+use crate::wire::sandbox::{Making, NewSandbox, State, Summary, now};
 
 /// The longest body of a control route.
 const MOST: usize = 1 << 20;
@@ -30,7 +31,7 @@ const MOST: usize = 1 << 20;
 const PAGE: usize = 100;
 
 /// The template of a client that names none.
-const USUAL_TEMPLATE: &str = "base";
+pub(crate) const USUAL_TEMPLATE: &str = "base";
 
 /// A creation, as E2B's clients send it. Other keys are ignored: clients add some.
 #[derive(Debug, Deserialize)]
@@ -77,11 +78,24 @@ impl Front {
                     "templates are made in serve.toml; volumes, secrets and snapshots are not served",
                 ))
             }
-            _ => Err(Failure::not_done("this route is not served: docs/server.md lists those that are")),
+            (_, ["v1", words @ ..]) => self.own(&token, words, request).await,
+            _ => Err(Failure::unserved()),
         }
     }
 
     async fn create(&self, token: &Token, request: Request<Body>) -> Result<Response<Body>, Failure> {
+        let (parts, body) = request.into_parts();
+        let body = body_of(body, MOST).await?;
+        let new = self.asked(token, &parts.headers, &body)?;
+        self.make_admitted(token, &new).await.map(|(_, response)| response)
+    }
+
+    /// Makes a sandbox as soon as there is room: its id, and the answer of its host.
+    pub(crate) async fn make_admitted(
+        &self,
+        token: &Token,
+        new: &NewSandbox,
+    ) -> Result<(SandboxId, Response<Body>), Failure> {
         let begun = Instant::now();
         if self.is_draining() {
             return Err(Failure::later(
@@ -90,23 +104,26 @@ impl Front {
                 "the worker is ending: ask another one",
             ));
         }
-        let (parts, body) = request.into_parts();
-        let body = to_bytes(body, MOST).await.map_err(|_| {
-            Failure::new(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                format!("the body: more than {MOST} bytes, or cut off"),
-            )
-        })?;
-        let new = self.new_sandbox(token, &parts.headers, &body)?;
-        let template = new.making.template.clone();
+        let template = &new.making.template;
         let admitted = self.admission.admit(token).await.map_err(|(refusal, failure)| {
             self.metrics.refused(refusal.as_str());
             self.audit.refused("create", &failure.message);
             failure
         })?;
         let key = new.idempotency.as_ref().map(|(key, _)| first_bytes(&format!("{}:{key}", token.name)));
-        let summary = |id: SandboxId| Summary {
-            id,
+        let response = self.make(new, key).await?;
+        let (parts, body) = response.into_parts();
+        let is_lost = |_| Failure::gone(Some(Reason::SessionLost));
+        let body = to_bytes(body, MOST).await.map_err(|error| is_lost(error.to_string()))?;
+        if parts.status != StatusCode::CREATED {
+            self.metrics.refused("failed");
+            return Err(Failure::of_answer(parts.status, &body));
+        }
+        let made: Made = serde_json::from_slice(&body).map_err(|error| is_lost(error.to_string()))?;
+        self.audit.created(&made.id, &token.name, template);
+        self.metrics.created(template, begun.elapsed());
+        self.hosts.note(Summary {
+            id: made.id.clone(),
             owner: new.owner.clone(),
             template: template.clone(),
             metadata: new.metadata.clone(),
@@ -115,21 +132,9 @@ impl Front {
             deadline: now().saturating_add(new.life_ms),
             public_ports: new.making.public_ports,
             memory: None,
-        };
-        let response = self.make(&new, key).await?;
-        if response.status() != StatusCode::CREATED {
-            self.metrics.refused("failed");
-            return Ok(response);
-        }
-        let (parts, body) = response.into_parts();
-        let body = to_bytes(body, MOST).await.map_err(|_| Failure::gone(Some(Reason::SessionLost)))?;
-        let made: Made =
-            serde_json::from_slice(&body).map_err(|_| Failure::gone(Some(Reason::SessionLost)))?;
-        self.audit.created(&made.id, &token.name, &template);
-        self.metrics.created(&template, begun.elapsed());
-        self.hosts.note(summary(made.id));
+        });
         drop(admitted);
-        Ok(Response::from_parts(parts, Body::from(body)))
+        Ok((made.id, Response::from_parts(parts, Body::from(body))))
     }
 
     /// Asks hosts to make it. One that has just died is not asked again.
@@ -155,7 +160,7 @@ impl Front {
     }
 
     /// What a host is asked to make: the template, narrowed by the request.
-    fn new_sandbox(&self, token: &Token, headers: &HeaderMap, body: &[u8]) -> Result<NewSandbox, Failure> {
+    fn asked(&self, token: &Token, headers: &HeaderMap, body: &[u8]) -> Result<NewSandbox, Failure> {
         let request: CreateRequest =
             serde_json::from_slice(body).map_err(|error| Failure::bad(format!("the body: {error}")))?;
         for (key, is_there) in [
@@ -168,6 +173,49 @@ impl Front {
             }
         }
         let name = request.template.as_deref().unwrap_or(USUAL_TEMPLATE);
+        let template = self.template(token, name)?;
+        let longest = Longest::of(token, name, template);
+        let usual = Duration::from_secs(USUAL_SECONDS).min(longest.time);
+        let life = request.timeout.map_or(usual, Duration::from_secs);
+        longest.check(life)?;
+        if request.auto_pause && request.auto_pause_memory != Some(false) {
+            return Err(Failure::not_done(format!("autoPause: {NO_MEMORY}: autoPauseMemory = false")));
+        }
+        let mut policy = template.policy.clone();
+        narrow(&mut policy, name, request.allow_internet_access, &request.network)?;
+        let idempotency = match headers.get(IDEMPOTENCY_KEY) {
+            Some(key) => {
+                Some((idempotency_key(key.to_str().unwrap_or_default())?, hex(&Sha256::digest(body))))
+            }
+            None => None,
+        };
+        Ok(NewSandbox {
+            metadata: request.metadata.unwrap_or_default(),
+            variables: request.env_vars.unwrap_or_default(),
+            longest_ms: milliseconds(longest.time),
+            pauses: request.auto_pause,
+            idempotency,
+            ..self.new_sandbox(token, template.making(name, policy), life)
+        })
+    }
+
+    /// A sandbox with nothing but a template and a life.
+    pub(crate) fn new_sandbox(&self, token: &Token, making: Making, life: Duration) -> NewSandbox {
+        NewSandbox {
+            owner: token.name.clone(),
+            making,
+            metadata: BTreeMap::new(),
+            variables: BTreeMap::new(),
+            life_ms: milliseconds(life),
+            longest_ms: milliseconds(life),
+            pauses: false,
+            domain: self.config.domain.clone(),
+            idempotency: None,
+        }
+    }
+
+    /// A template that this token may use.
+    pub(crate) fn template(&self, token: &Token, name: &str) -> Result<&Template, Failure> {
         let template = self.config.templates.get(name).ok_or_else(|| {
             let usable = self.config.templates.keys().filter(|name| token.may_use(name));
             let usable: Vec<_> = usable.map(String::as_str).collect();
@@ -179,43 +227,7 @@ impl Front {
             let message = format!("template {name}: token {} may not use it", token.name);
             return Err(Failure::new(StatusCode::FORBIDDEN, message));
         }
-        let (longest, whose) = match token.life.filter(|life| *life < template.life) {
-            Some(life) => (life, format!("token {}", token.name)),
-            None => (template.life, format!("template {name}")),
-        };
-        let life =
-            request.timeout.map_or(Duration::from_secs(USUAL_SECONDS).min(longest), Duration::from_secs);
-        if life > longest {
-            let message = format!(
-                "timeout: {} s is longer than {} s, the limit of {whose}",
-                life.as_secs(),
-                longest.as_secs()
-            );
-            return Err(Failure::bad(message));
-        }
-        if request.auto_pause && request.auto_pause_memory != Some(false) {
-            return Err(Failure::not_done(format!("autoPause: {NO_MEMORY}: autoPauseMemory = false")));
-        }
-        let mut policy = template.policy.clone();
-        narrow(&mut policy, name, request.allow_internet_access, &request.network)?;
-        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let idempotency = match headers.get(IDEMPOTENCY_KEY) {
-            Some(key) => {
-                Some((idempotency_key(key.to_str().unwrap_or_default())?, hex(&Sha256::digest(body))))
-            }
-            None => None,
-        };
-        Ok(NewSandbox {
-            owner: token.name.clone(),
-            making: template.making(name, policy),
-            metadata: request.metadata.unwrap_or_default(),
-            variables: request.env_vars.unwrap_or_default(),
-            life_ms: milliseconds(life),
-            longest_ms: milliseconds(longest),
-            pauses: request.auto_pause,
-            domain: self.config.domain.clone(),
-            idempotency,
-        })
+        Ok(template)
     }
 
     fn list(&self, token: &Token, uri: &Uri) -> Result<Response<Body>, Failure> {
@@ -258,7 +270,7 @@ impl Front {
         Ok(response)
     }
 
-    async fn about_sandbox(
+    pub(crate) async fn about_sandbox(
         &self,
         token: &Token,
         id: &str,
@@ -280,6 +292,43 @@ impl Front {
             self.hosts.note_end(&id);
         }
         Ok(self.with_reason(response, &id))
+    }
+}
+
+/// A body of at most that many bytes.
+pub(crate) async fn body_of(body: Body, most: usize) -> Result<Bytes, Failure> {
+    to_bytes(body, most).await.map_err(|_| {
+        Failure::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body: more than {most} bytes, or cut off"))
+    })
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The longest life that a client may ask for, and whose limit that is.
+pub(crate) struct Longest {
+    pub(crate) time: Duration,
+    whose: String,
+}
+
+impl Longest {
+    pub(crate) fn of(token: &Token, name: &str, template: &Template) -> Self {
+        match token.life.filter(|life| *life < template.life) {
+            Some(time) => Self { time, whose: format!("token {}", token.name) },
+            None => Self { time: template.life, whose: format!("template {name}") },
+        }
+    }
+
+    pub(crate) fn check(&self, life: Duration) -> Result<(), Failure> {
+        if life <= self.time {
+            return Ok(());
+        }
+        let (life, longest) = (life.as_secs_f64(), self.time.as_secs_f64());
+        Err(Failure::bad(format!(
+            "timeout: {life} s is longer than {longest} s, the limit of {}",
+            self.whose
+        )))
     }
 }
 

@@ -12,6 +12,8 @@ mod listen;
 mod memory;
 mod metrics;
 mod narrow;
+mod openapi;
+mod v1;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -166,6 +168,7 @@ impl Front {
         let answer = match (self.target(&request), request.uri().path()) {
             (Target::Sandbox(id, port), _) => self.sandbox(&id, port, request).await,
             (Target::Unknown, _) => Err(Failure::gone(None)),
+            (Target::Worker, "/v1/openapi.json") => Ok(openapi::answer()),
             (Target::Worker, "/healthz") => Ok(StatusCode::OK.into_response()),
             (Target::Worker, "/readyz") => Ok(self.is_ready().into_response()),
             (Target::Worker, "/metrics") => Ok(self.numbers().into_response()),
@@ -263,7 +266,7 @@ impl Front {
     }
 
     /// Whether the owner may have one more command.
-    fn may_start(&self, id: &SandboxId, owner: Option<&str>) -> Result<(), Failure> {
+    pub(crate) fn may_start(&self, id: &SandboxId, owner: Option<&str>) -> Result<(), Failure> {
         self.audit.command(id, owner);
         let tokens = self.access.tokens();
         let Some(token) = owner.and_then(|owner| tokens.named(owner)) else { return Ok(()) };

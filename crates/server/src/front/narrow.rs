@@ -1,9 +1,12 @@
 //! What a client asks for within its template: never more than the template's policy, and what is more is
 //! refused with its name.
 
+use std::fmt::Display;
+
 use kennel::internal::preset_of;
-use kennel::{NetworkMode, Policy};
+use kennel::{Limits, NetworkMode, Policy, Size, Span};
 use serde::Deserialize;
+use utoipa::ToSchema;
 
 use crate::wire::failure::Failure;
 
@@ -20,6 +23,12 @@ pub(crate) struct NetworkRequest {
     egress_proxy: Option<serde_json::Value>,
     rules: Option<serde_json::Value>,
     dns_servers: Vec<String>,
+}
+
+impl NetworkRequest {
+    pub(crate) fn of(allow_out: Vec<String>, deny_out: Vec<String>) -> Self {
+        Self { allow_out, deny_out, ..Self::default() }
+    }
 }
 
 /// Narrows the network of a template's policy.
@@ -51,8 +60,7 @@ pub(crate) fn narrow(
     for host in &wanted {
         let rules = covered(policy, host);
         if rules.is_empty() {
-            let message =
-                format!("network.allowOut: {host}: the policy of template {template} does not allow it");
+            let message = format!("network: {host}: the policy of template {template} does not allow it");
             return Err(Failure::bad(message));
         }
         allowed.extend(rules);
@@ -66,9 +74,7 @@ pub(crate) fn narrow(
     for host in request.deny_out.iter().filter(|entry| !is_everything(entry)) {
         policy.network.deny.push(format!("{host}:*"));
     }
-    policy
-        .validate()
-        .map_err(|error| Failure::bad(format!("network: {}", kennel::Error::from(error).chain())))
+    policy.validate().map_err(|error| Failure::bad(kennel::Error::from(error).chain()))
 }
 
 /// The rules for this host that the policy's rules cover.
@@ -90,6 +96,76 @@ fn covered(policy: &Policy, host: &str) -> Vec<String> {
         }
     }
     rules
+}
+
+/// Limits of a request, each within that of the template.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct LimitsRequest {
+    /// Bytes, such as `"512M"`.
+    #[schema(value_type = Option<String>)]
+    memory: Option<Size>,
+    /// Processes and threads.
+    pids: Option<u64>,
+    /// Processor time per second, in processors.
+    cpus: Option<f64>,
+    /// Processor time of each process, such as `"10s"`.
+    #[schema(value_type = Option<String>)]
+    cpu_time: Option<Span>,
+    /// Bytes of each stream that the answer has.
+    #[schema(value_type = Option<String>)]
+    output: Option<Size>,
+    /// Bytes of private directories, such as `/tmp`.
+    #[schema(value_type = Option<String>)]
+    tmp_size: Option<Size>,
+    /// Bytes of each file that is written.
+    #[schema(value_type = Option<String>)]
+    file_size: Option<Size>,
+}
+
+/// Bytes of private directories, if the policy names none.
+const USUAL_TMP: Size = Size::from_bytes(2 << 30);
+
+/// Narrows the limits of a template's policy.
+pub(crate) fn narrow_limits(
+    limits: &mut Limits,
+    template: &str,
+    request: &LimitsRequest,
+) -> Result<(), Failure> {
+    let LimitsRequest { memory, pids, cpus, cpu_time, output, tmp_size, file_size } = request.clone();
+    let in_template = InTemplate(template);
+    in_template.narrow("memory", &mut limits.memory, memory, None)?;
+    in_template.narrow("pids", &mut limits.pids, pids, Some(Limits::SESSION_PIDS))?;
+    in_template.narrow("cpus", &mut limits.cpus, cpus, None)?;
+    in_template.narrow("cpu_time", &mut limits.cpu_time, cpu_time, None)?;
+    in_template.narrow("output", &mut limits.output, output, None)?;
+    in_template.narrow("tmp_size", &mut limits.tmp_size, tmp_size, Some(USUAL_TMP))?;
+    in_template.narrow("file_size", &mut limits.file_size, file_size, None)
+}
+
+struct InTemplate<'a>(&'a str);
+
+impl InTemplate<'_> {
+    /// Takes what is wanted, if it is not more than there is, or than there usually is.
+    fn narrow<T: Copy + PartialOrd + Display>(
+        &self,
+        key: &str,
+        limit: &mut Option<T>,
+        wanted: Option<T>,
+        usual: Option<T>,
+    ) -> Result<(), Failure> {
+        let Some(wanted) = wanted else { return Ok(()) };
+        match limit.or(usual) {
+            Some(most) if wanted > most => Err(Failure::bad(format!(
+                "limits.{key}: {wanted} is more than {most}, the limit of template {}",
+                self.0
+            ))),
+            _ => {
+                *limit = Some(wanted);
+                Ok(())
+            }
+        }
+    }
 }
 
 #[cfg(test)]

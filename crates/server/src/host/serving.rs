@@ -17,6 +17,7 @@ use tower_service::Service;
 use crate::e2b;
 use crate::host::ports;
 use crate::sandboxes::Sandboxes;
+use crate::v1;
 use crate::wire::ENVD_PORT;
 use crate::wire::headers::TO_PORT;
 use crate::wire::rest::SharedBody;
@@ -26,7 +27,7 @@ const MOST_STREAMS: u32 = 1 << 20;
 
 /// Serves until the runtime ends.
 pub(crate) async fn serve(listener: UnixListener, sandboxes: &Arc<Sandboxes>) {
-    let routes = e2b::routes().with_state(Arc::clone(sandboxes));
+    let routes = e2b::routes().merge(v1::routes()).with_state(Arc::clone(sandboxes));
     loop {
         match listener.accept().await {
             Ok((stream, _)) if is_ours(&stream) => {

@@ -3,6 +3,7 @@
 
 pub(crate) mod news;
 pub(crate) mod output;
+pub(crate) mod paths;
 pub(crate) mod prepared;
 pub(crate) mod process;
 pub(crate) mod ready;
@@ -23,6 +24,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use crate::sandboxes::prepared::Prepared;
+use crate::sandboxes::process::{Process, Start};
 use crate::sandboxes::ready::{Ready, Wanted};
 use crate::sandboxes::record::Place;
 use crate::sandboxes::sandbox::{Due, Sandbox};
@@ -251,6 +253,24 @@ impl Sandboxes {
         let inner = self.lock();
         let found = inner.sandboxes.get(id).filter(|sandbox| sandbox.summary().owner == owner);
         found.cloned().ok_or_else(|| Failure::unknown(id.as_str(), inner.ends.get(id).copied()))
+    }
+
+    /// Starts a command, and tells the fronts of its begin and its end. The inner error is the command's own.
+    pub(crate) async fn start(
+        self: &Arc<Self>,
+        sandbox: &Arc<Sandbox>,
+        start: Start,
+    ) -> Result<Result<Arc<Process>, kennel::Error>, Failure> {
+        let owner = sandbox.summary().owner;
+        let over = {
+            let (host, owner) = (Arc::clone(self), owner.clone());
+            move || host.tell(News::Commands { owner, change: -1 })
+        };
+        let started = sandbox.start(start, over).await?;
+        if started.is_ok() {
+            self.tell(News::Commands { owner, change: 1 });
+        }
+        Ok(started)
     }
 
     /// Ends a sandbox, removes its files, and remembers why.

@@ -6,10 +6,11 @@ use std::future::{pending, poll_fn};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use kennel::report::Report;
 use kennel::{Child, ChildOutput, ChildStdin, Ended, Outcome, Session, Signal, Stdio, Terminal};
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 use tokio::sync::{Mutex, mpsc};
@@ -45,6 +46,8 @@ pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) start: Start,
     pub(crate) output: Output,
+    /// Set before the end is told.
+    report: Arc<OnceLock<Report>>,
     input: Mutex<Option<Input>>,
     signals: mpsc::UnboundedSender<Signal>,
     /// The terminal, to change its size.
@@ -96,20 +99,30 @@ impl Process {
             screen = Some(read);
         }
         let (signals, orders) = mpsc::unbounded_channel();
-        let output = Output::default();
-        let sources = Sources { stdout: child.stdout.take(), stderr: child.stderr.take(), screen };
+        let (output, report) = (Output::default(), Arc::new(OnceLock::new()));
+        let sources =
+            Sources { stdout: child.stdout.take(), stderr: child.stderr.take(), screen, read: [None, None] };
         let follower = follow(child, sources, output.clone(), orders);
+        let (kept, told) = (Arc::clone(&report), output.clone());
         tokio::spawn(async move {
-            follower.await;
+            let result = follower.await;
+            // Nobody else sets it.
+            let _ = kept.set(Report::of(&result));
+            told.close(end(result));
             ended();
         });
         let input = Mutex::new(input);
-        Ok(Arc::new(Self { pid, start, output, input, signals, terminal }))
+        Ok(Arc::new(Self { pid, start, output, report, input, signals, terminal }))
     }
 
     /// Whether it has ended, and has written everything.
     pub(crate) fn has_ended(&self) -> bool {
         self.output.has_ended()
+    }
+
+    /// What is to be said about it, once it has ended.
+    pub(crate) fn report(&self) -> Option<Report> {
+        self.report.get().cloned()
     }
 
     /// Sends a signal to its process group. It is no error that it has ended.
@@ -162,6 +175,8 @@ struct Sources {
     stdout: Option<ChildOutput>,
     stderr: Option<ChildOutput>,
     screen: Option<ReadHalf<Terminal>>,
+    /// Those of stdout and stderr that have ended.
+    read: [Option<ChildOutput>; 2],
 }
 
 impl Sources {
@@ -181,10 +196,16 @@ impl Sources {
             return output.push(stream, piece);
         }
         match stream {
-            Stream::Stdout => self.stdout = None,
-            Stream::Stderr => self.stderr = None,
+            Stream::Stdout => self.read[0] = self.stdout.take(),
+            Stream::Stderr => self.read[1] = self.stderr.take(),
             Stream::Terminal => self.screen = None,
         }
+    }
+
+    /// Adds to the outcome what the streams tell.
+    fn count(&self, outcome: &mut Outcome) {
+        let [stdout, stderr] = &self.read;
+        outcome.count(self.stdout.as_ref().or(stdout.as_ref()), self.stderr.as_ref().or(stderr.as_ref()));
     }
 
     fn is_empty(&self) -> bool {
@@ -212,14 +233,14 @@ async fn read(source: Option<&mut (impl AsyncRead + Unpin)>) -> Bytes {
     .await
 }
 
-/// Follows the command until it has ended and its output is read.
+/// Follows the command until it has ended and its output is read. The end is the caller's to tell.
 async fn follow(
     mut child: Child,
     mut sources: Sources,
     output: Output,
     mut orders: mpsc::UnboundedReceiver<Signal>,
-) {
-    let ended = loop {
+) -> Result<Outcome, kennel::Error> {
+    let mut ended = loop {
         tokio::select! {
             ended = child.wait() => break ended,
             Some(signal) = orders.recv() => {
@@ -243,7 +264,10 @@ async fn follow(
             Err(_) => break,
         }
     }
-    output.close(end(ended));
+    if let Ok(outcome) = &mut ended {
+        sources.count(outcome);
+    }
+    ended
 }
 
 fn end(ended: Result<Outcome, kennel::Error>) -> End {

@@ -144,12 +144,17 @@ impl Sandbox {
         }
     }
 
-    /// Starts a command. `ended` is called when it is over.
+    /// Bytes of a stream that its template keeps of a command.
+    pub(crate) fn output_limit(&self) -> Option<u64> {
+        self.lock().record.new.making.policy.limits.output.map(kennel::Size::bytes)
+    }
+
+    /// Starts a command. `ended` is called when it is over. The inner error is the command's own.
     pub(crate) async fn start(
         self: &Arc<Self>,
         start: Start,
         ended: impl FnOnce() + Send + 'static,
-    ) -> Result<Arc<Process>, Failure> {
+    ) -> Result<Result<Arc<Process>, kennel::Error>, Failure> {
         let session = self.session()?;
         let mut start = start;
         let pid = {
@@ -166,8 +171,10 @@ impl Sandbox {
             sandbox.upgrade().into_iter().for_each(|sandbox| sandbox.forget_ended());
             ended();
         };
-        let process = Process::start(&session, pid, start, over).await?;
-        self.lock().processes.insert(pid, Arc::clone(&process));
+        let process = Process::start(&session, pid, start, over).await;
+        if let Ok(process) = &process {
+            self.lock().processes.insert(pid, Arc::clone(process));
+        }
         Ok(process)
     }
 

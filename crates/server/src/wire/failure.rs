@@ -5,6 +5,7 @@ use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use kennel::Error;
+use kennel::overlay::OverlayError;
 use serde_json::json;
 
 use crate::wire::headers::REASON;
@@ -56,6 +57,17 @@ impl Failure {
     /// Something that Kennel does not do: 501.
     pub(crate) fn not_done(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_IMPLEMENTED, message)
+    }
+
+    /// No such route.
+    pub(crate) fn unserved() -> Self {
+        Self::not_done("this route is not served: docs/server.md lists those that are")
+    }
+
+    /// What a host has refused, for the client.
+    pub(crate) fn of_answer(status: StatusCode, body: &[u8]) -> Self {
+        let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+        Self::new(status, body["message"].as_str().unwrap_or("the host gave no reason"))
     }
 
     /// An answer that comes sooner or later: 429 or 503.
@@ -145,6 +157,9 @@ impl From<Error> for Failure {
             Error::NotExecutable { .. } => StatusCode::FORBIDDEN,
             Error::Command { .. } | Error::Policy(_) => StatusCode::BAD_REQUEST,
             Error::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            Error::Overlay(OverlayError::None | OverlayError::Running | OverlayError::Committing) => {
+                StatusCode::CONFLICT
+            }
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self::new(status, kennel::internal::escape::harmless(&error.chain()))

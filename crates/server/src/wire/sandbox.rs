@@ -27,6 +27,9 @@ pub(crate) struct Making {
     pub(crate) policy_files: Vec<PathBuf>,
     /// The lower layer of the sandbox's directory.
     pub(crate) files: Option<PathBuf>,
+    /// Whether a client may apply its changes to `files`.
+    #[serde(default)]
+    pub(crate) commit: bool,
     /// Whether shells of commands are login shells.
     pub(crate) login: bool,
     /// Whether ports need no token.

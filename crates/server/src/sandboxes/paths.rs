@@ -83,6 +83,11 @@ pub(crate) async fn make_parent(session: &Session, path: &Path) -> Result<(), Fa
     make_directory(session, above).await.map(|_| ())
 }
 
+/// After a call that failed: makes the directories above its path, if it failed because they are missing.
+pub(crate) async fn make_missing_parent(session: &Session, path: &Path, error: Error) -> Result<(), Failure> {
+    if is_missing(&error) { make_parent(session, path).await } else { Err(error.into()) }
+}
+
 /// Moves a file or a directory, and makes the directories above its new place; also from one file system of
 /// the sandbox to another: from `/tmp` to its own directory, say.
 pub(crate) async fn rename(session: &Session, from: &Path, to: &Path) -> Result<(), Failure> {
