@@ -1,22 +1,14 @@
-//! Reports, changes and single runs, in the words of the server's own routes. A server that has none
-//! skips them.
+//! Reports, changes and single runs, in the words of the server's own routes.
 
 use std::time::Duration;
 
 use kennel_client::{ChangeKind, Ended, Error, Server};
 
-use crate::require;
 use crate::server::TestServer;
-
-/// Whether this server has the routes.
-async fn has_routes(server: &TestServer) -> bool {
-    !matches!(server.client().run("true").output().await, Err(Error::Refused { status: 501, .. }))
-}
 
 #[tokio::test]
 async fn a_run_takes_files_and_gives_files() {
     let server = TestServer::start("");
-    require!(has_routes(&server).await, "routes of the server's own");
     let run =
         server.client().run("sh").args(["-c", "cat; cat in/a; printf '\\377' > out; echo $X >&2; exit 3"]);
     let run = run.stdin("from stdin\n").file("in/a", "from a file\n").env("X", "y");
@@ -31,7 +23,6 @@ async fn a_run_takes_files_and_gives_files() {
 #[tokio::test]
 async fn a_run_ends_in_time_and_tells_what_did_not_start() {
     let server = TestServer::start("");
-    require!(has_routes(&server).await, "routes of the server's own");
     let slow = server.client().run("sleep").arg("60").timeout(Duration::from_millis(500));
     assert_eq!(slow.output().await.unwrap().report.ended, Ended::TimedOut);
     let ran = server.client().run("no-such-program").output().await.unwrap();
@@ -44,7 +35,6 @@ async fn a_run_ends_in_time_and_tells_what_did_not_start() {
 #[tokio::test]
 async fn a_dropped_run_leaves_nothing() {
     let server = TestServer::start("");
-    require!(has_routes(&server).await, "routes of the server's own");
     let run = server.client().run("sleep").arg("60").output();
     tokio::time::timeout(Duration::from_millis(500), run).await.unwrap_err();
     crate::server::wait_until("it is gone", || async { server.sandboxes() == 0 }).await;
@@ -53,7 +43,6 @@ async fn a_dropped_run_leaves_nothing() {
 #[tokio::test]
 async fn an_ended_command_has_a_report() {
     let server = TestServer::start("");
-    require!(has_routes(&server).await, "routes of the server's own");
     let session = server.session().await;
     let mut child = session.command("sh").args(["-c", "exit 5"]).spawn().await.unwrap();
     child.wait().await.unwrap();
@@ -72,7 +61,6 @@ async fn changes_are_told_and_committed_where_the_template_says_so() {
     std::fs::write(files.path().join("old"), "1").unwrap();
     let template = format!("[template.base]\nfiles = '{}'\n", files.path().display());
     let server = TestServer::start(&template);
-    require!(has_routes(&server).await, "routes of the server's own");
     let session = server.session().await;
     session.command("sh").args(["-c", "rm old; echo 2 > new"]).status().await.unwrap();
     let changes = session.changes().await.unwrap();
@@ -86,6 +74,20 @@ async fn changes_are_told_and_committed_where_the_template_says_so() {
     let committed = session.commit_part(&["new".into()], Default::default()).await.unwrap();
     assert_eq!((committed.applied, committed.left), (1, 1));
     assert!(files.path().join("new").exists() && files.path().join("old").exists());
+}
+
+#[tokio::test]
+async fn a_run_can_only_narrow_its_template() {
+    let server = TestServer::start("[template.small]\n");
+    let run = |program: &str| server.client().run(program).template("small");
+    // The shell counts in units of 512 bytes.
+    let limited = run("sh").args(["-c", "ulimit -f; env | grep -c http_proxy"]).limit("file_size", "1M");
+    let limited = limited.no_network().output().await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&limited.stdout), "2048\n0\n");
+    let refused = run("true").limit("pids", 1_u64 << 40).output().await.unwrap_err();
+    assert!(matches!(refused, Error::Refused { status: 400, .. }), "{refused:?}");
+    let refused = server.client().run("true").template("none").output().await.unwrap_err();
+    assert!(matches!(refused, Error::Refused { status: 404, .. }), "{refused:?}");
 }
 
 #[tokio::test]

@@ -98,19 +98,18 @@ impl Run {
         self
     }
 
-    /// Sets a limit by its name in [policy files], such as `memory` and `"512M"`; at most that of the template.
-    ///
-    /// [policy files]: https://docs.rs/kennel/latest/kennel/struct.Limits.html
+    /// Sets a limit, as in a policy file, such as `memory` to `512M` or `pids` to `64`. It can only be tighter
+    /// than that of the template.
     pub fn limit(mut self, name: impl Into<String>, value: impl ToString) -> Self {
         let value = value.to_string();
-        let value = value.parse::<u64>().map_or_else(|_| value.into(), Value::from);
+        let value = value.parse::<serde_json::Number>().map_or_else(|_| value.into(), Value::Number);
         self.limits.insert(name.into(), value);
         self
     }
 
     /// Takes the network away.
     pub fn no_network(self) -> Self {
-        self.with("allow_internet_access", false.into())
+        self.with("network", json!({ "allow": [] }))
     }
 
     /// Adds a file that is there before the command starts, with the directories above it.
@@ -141,11 +140,10 @@ impl Run {
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn output(self) -> Result<RunOutput, Error> {
-        let files = self.files.iter().map(|(path, contents)| {
-            let mut file = content(contents);
-            file["path"] = text(path)?.into();
-            Ok(file)
-        });
+        let files = self
+            .files
+            .iter()
+            .map(|(path, contents)| Ok(json!({ "path": text(path)?, "content": content(contents) })));
         let mut body = self.more;
         body.insert("files".into(), files.collect::<Result<Vec<_>, Error>>()?.into());
         let outputs = self.outputs.iter().map(|path| Ok(Value::from(text(path)?)));
@@ -196,7 +194,6 @@ struct Answer {
 #[derive(Deserialize)]
 struct FoundFile {
     path: PathBuf,
-    #[serde(flatten)]
     content: Content,
 }
 
