@@ -1,5 +1,6 @@
 //! What a command gets, how it ends, what it writes and reads.
 
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
@@ -45,6 +46,8 @@ async fn what_cannot_start_is_an_error() {
     let refused = session.command("no-such-program").output().await.unwrap_err();
     assert!(matches!(&refused, Error::Refused { status: 404, .. }), "{refused:?}");
     assert!(refused.to_string().contains("no-such-program"), "{refused}");
+    let words = std::ffi::OsStr::from_bytes(b"\xff");
+    assert!(matches!(session.command("echo").arg(words).output().await, Err(Error::Invalid { .. })));
     let mut nowhere = session.command("true");
     let refused = nowhere.current_dir("/no/such").status().await.unwrap_err();
     assert!(matches!(refused, Error::Refused { .. }), "{refused:?}");

@@ -169,6 +169,12 @@ async fn garbage_is_no_answer() {
         let _ = stream.write_all(b"HTTP/1.1 502 Bad\r\nx-kennel-reason: news\r\ncontent-length: 0\r\n\r\n");
     });
     assert!(matches!(gone.attach("x").await, Err(Error::SessionLost { reason: Loss::Unknown })));
+    let never = lie(|_, stream| {
+        let _ = stream.write_all(
+            b"HTTP/1.1 503 Later\r\nretry-after: 18446744073709551615\r\ncontent-length: 0\r\n\r\n",
+        );
+    });
+    assert!(matches!(never.sandbox().create().await, Err(Error::Refused { status: 503, .. })));
     let names = lie(|path, stream| match path {
         "/v2/sandboxes" => say(stream, "201 Created", MADE),
         _ => say(stream, "200 OK", br#"{"entries":[{"name":"../x","type":"FILE_TYPE_FILE","size":"1"}]}"#),

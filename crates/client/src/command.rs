@@ -1,6 +1,7 @@
 //! A command to run in a session, in the shape of `tokio::process`.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::future::{Future, pending};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -29,9 +30,9 @@ const MOST_OUTPUT: usize = 64 << 20;
 #[derive(Clone, Debug)]
 pub struct Command {
     access: Access,
-    program: String,
-    arguments: Vec<String>,
-    variables: BTreeMap<String, String>,
+    program: OsString,
+    arguments: Vec<OsString>,
+    variables: BTreeMap<OsString, OsString>,
     directory: Option<PathBuf>,
     timeout: Option<Duration>,
     pipes: Pipes,
@@ -58,10 +59,10 @@ impl Stdio {
 }
 
 impl Command {
-    pub(crate) fn new(access: Access, program: String) -> Self {
+    pub(crate) fn new(access: Access, program: &OsStr) -> Self {
         Self {
             access,
-            program,
+            program: program.to_owned(),
             arguments: Vec::new(),
             variables: BTreeMap::new(),
             directory: None,
@@ -73,20 +74,20 @@ impl Command {
     }
 
     /// Adds an argument.
-    pub fn arg(&mut self, argument: impl Into<String>) -> &mut Self {
-        self.arguments.push(argument.into());
+    pub fn arg(&mut self, argument: impl AsRef<OsStr>) -> &mut Self {
+        self.arguments.push(argument.as_ref().to_owned());
         self
     }
 
     /// Adds arguments.
-    pub fn args<A: Into<String>>(&mut self, arguments: impl IntoIterator<Item = A>) -> &mut Self {
-        self.arguments.extend(arguments.into_iter().map(Into::into));
+    pub fn args<A: AsRef<OsStr>>(&mut self, arguments: impl IntoIterator<Item = A>) -> &mut Self {
+        self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
         self
     }
 
     /// Sets a variable of the command's environment.
-    pub fn env(&mut self, name: impl Into<String>, value: impl Into<String>) -> &mut Self {
-        self.variables.insert(name.into(), value.into());
+    pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
+        self.variables.insert(name.as_ref().to_owned(), value.as_ref().to_owned());
         self
     }
 
@@ -237,7 +238,10 @@ impl Command {
     }
 
     fn call(&self, tag: &str) -> Result<Call, Error> {
-        let mut process = json!({ "cmd": self.program, "args": self.arguments, "envs": self.variables });
+        let arguments: Result<Vec<_>, _> = self.arguments.iter().map(|argument| text(argument)).collect();
+        let variables = self.variables.iter().map(|(name, value)| Ok((text(name)?, text(value)?)));
+        let variables: BTreeMap<_, _> = variables.collect::<Result<_, Error>>()?;
+        let mut process = json!({ "cmd": text(&self.program)?, "args": arguments?, "envs": variables });
         if let Some(directory) = &self.directory {
             process["cwd"] = text(directory)?.into();
         }

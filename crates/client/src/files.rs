@@ -1,6 +1,6 @@
 //! Files of a session: contents as they are, the rest as JSON.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -116,9 +116,10 @@ fn files(path: &Path) -> Result<String, Error> {
     Ok(format!("/files?path={}", encoded(text(path)?)))
 }
 
-/// A path as JSON carries it.
-pub(crate) fn text(path: &Path) -> Result<&str, Error> {
-    path.to_str().ok_or_else(|| Error::invalid(path.to_string_lossy(), "a path must be UTF-8"))
+/// A path or a word as JSON carries it.
+pub(crate) fn text<T: AsRef<OsStr> + ?Sized>(word: &T) -> Result<&str, Error> {
+    let word = word.as_ref();
+    word.to_str().ok_or_else(|| Error::invalid(word.to_string_lossy(), "it must be UTF-8"))
 }
 
 /// The kind of a file.

@@ -32,6 +32,10 @@
 //!
 //! It does not depend on the library `kennel`, and runs on every Unix.
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/server.md")]
+struct ServerPage;
+
 mod child;
 mod command;
 mod connect;

@@ -97,8 +97,9 @@ impl Server {
         Ok(self)
     }
 
-    /// Sets the longest time of a call, with all attempts: [`Error::Deadline`]. Default: a minute. Commands
-    /// have their own [`timeout`](crate::Command::timeout); here counts only their start.
+    /// Sets the longest time of a call, with all attempts: [`Error::Deadline`]. Default: a minute, which large
+    /// files may need more than. Commands have their own [`timeout`](crate::Command::timeout), and only their
+    /// start counts here.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
@@ -167,7 +168,7 @@ impl Server {
 
     /// Sends a request until the server has it. Refusals are errors.
     async fn send(&self, call: Call) -> Result<Response<Incoming>, Error> {
-        let end = Instant::now() + self.patience;
+        let begun = Instant::now();
         let [mut pause, longest] = PAUSES;
         let may_repeat = call.may_repeat;
         let request = call.request(&self.base)?;
@@ -189,7 +190,7 @@ impl Server {
                     (error, _) => return Err(error),
                 },
             };
-            if Instant::now() + wait > end {
+            if wait > self.patience.saturating_sub(begun.elapsed()) {
                 return Err(error);
             }
             sleep(wait).await;

@@ -1,5 +1,6 @@
 //! A sandbox on a server: its commands, its life and its end.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -88,8 +89,8 @@ impl Session {
     }
 
     /// A command to run in this session. A `program` without a slash is searched in PATH, in the sandbox.
-    pub fn command(&self, program: impl Into<String>) -> Command {
-        Command::new(self.access().clone(), program.into())
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        Command::new(self.access().clone(), program.as_ref())
     }
 
     /// Sets the time after which the server ends the session, from now.
