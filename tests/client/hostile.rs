@@ -136,7 +136,7 @@ async fn a_silent_server_is_given_up_in_time() {
 }
 
 #[tokio::test]
-async fn only_a_creation_is_sent_twice() {
+async fn of_calls_with_effects_only_a_creation_is_sent_twice() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     let server = lie(move |path, stream| {

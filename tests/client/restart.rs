@@ -37,6 +37,19 @@ async fn a_front_that_dies_in_the_middle_of_a_command_gives_an_error_and_no_stat
 }
 
 #[tokio::test]
+async fn a_command_whose_front_dies_is_killed_when_there_is_another_one() {
+    let mut server = TestServer::start("");
+    let session = server.client().patience(Duration::from_secs(20)).sandbox().create().await.unwrap();
+    let running = tokio::spawn(session.command("sleep").arg("4101").output());
+    wait_until("it runs", || async { runs(&session, "4101").await }).await;
+    server.kill();
+    let error = running.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::Cut { .. }), "{error:?}");
+    server.start_again();
+    wait_until("it is gone", || async { !runs(&session, "4101").await }).await;
+}
+
+#[tokio::test]
 async fn what_was_not_sent_is_tried_until_the_server_is_back() {
     let mut server = TestServer::start("");
     let session = server.client().patience(Duration::from_secs(20)).sandbox().create().await.unwrap();

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use hyper::Method;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
 use tokio::task::{AbortHandle, JoinHandle};
@@ -15,7 +16,7 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::events::{Event, Events, Over};
 use crate::outcome::{Outcome, Output};
-use crate::session::Access;
+use crate::session::{Access, LONGEST};
 
 /// Bytes that a pipe holds: as a pipe of Linux.
 const PIPE: usize = 64 << 10;
@@ -164,7 +165,10 @@ impl Access {
     /// Sends a signal to what `process` selects.
     async fn signal(&self, process: &Value, signal: Signal) -> Result<(), Error> {
         let body = json!({ "process": process, "signal": signal.0 });
-        match self.unary("/process.Process/SendSignal", &body).await {
+        let call = self.call(Method::POST, "/process.Process/SendSignal").json(&body);
+        // The number of a command is not that of another one later.
+        let call = if signal == Signal::KILL { call.idempotent() } else { call };
+        match self.server.ask(call, LONGEST).await {
             Ok(Value::Object(_)) | Err(Error::Refused { status: 404, .. }) => Ok(()),
             Ok(_) => Err(Error::protocol("the answer to a signal")),
             Err(error) => Err(error),

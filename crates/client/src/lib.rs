@@ -27,7 +27,7 @@
 //! - **Every call has an end**: [`Server::deadline`], [`Command::timeout`], and 30 seconds of silence where
 //!   the server says every ten that it lives.
 //! - **No request is sent twice** that the server may have got. Only those that nobody got are tried again, for
-//!   [`Server::patience`], and creations, which have a key by which the server knows them.
+//!   [`Server::patience`]; and creations, which have a key by which the server knows them, kills and ends.
 //! - Names, arguments and paths are UTF-8, as JSON is.
 //!
 //! It does not depend on the library `kennel`, and runs on every Unix.

@@ -102,7 +102,7 @@ impl Sandbox {
             body["timeout"] = seconds(life).into();
         }
         unless_dropped(async move {
-            let call = self.server.call(Method::POST, "/v2/sandboxes").json(&body).idempotent();
+            let call = self.server.call(Method::POST, "/v2/sandboxes").json(&body).with_key();
             let made: Made = self.server.ask(call, Made::LONGEST).await?;
             Ok(Session::of(self.server, made, true))
         })

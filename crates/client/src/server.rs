@@ -109,8 +109,8 @@ impl Server {
     /// Sets how long calls try again while nobody listens at the address, as during a restart, and creations
     /// while there is no room. Default: ten seconds.
     ///
-    /// A request that the server may have got is not sent twice, except for a creation: it has a key by which
-    /// the server knows it again.
+    /// A request that the server may have got is not sent twice, except for a creation, which has a key by
+    /// which the server knows it again, and for what kills a command or ends a session.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -223,7 +223,7 @@ pub(crate) struct Call {
     path: String,
     headers: Vec<(&'static str, String)>,
     body: Bytes,
-    /// The server knows a second one as the same.
+    /// Twice is as good as once.
     may_repeat: bool,
 }
 
@@ -247,9 +247,14 @@ impl Call {
     }
 
     /// Gives it a key of its own, by which the server knows it again.
+    pub(crate) fn with_key(self) -> Self {
+        self.header("idempotency-key", &unique()).idempotent()
+    }
+
+    /// Says that twice is as good as once.
     pub(crate) fn idempotent(mut self) -> Self {
         self.may_repeat = true;
-        self.header("idempotency-key", &unique())
+        self
     }
 
     fn request(self, base: &str) -> Result<Request<Full<Bytes>>, Error> {

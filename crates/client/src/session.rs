@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_secs(2);
 const LOOKS: u32 = 20;
 
 /// The longest answer of a call that is not for contents, in bytes.
-const LONGEST: usize = 64 << 20;
+pub(crate) const LONGEST: usize = 64 << 20;
 
 /// A sandbox on a server, with the calls of a local `kennel::Session`.
 ///
@@ -191,7 +191,8 @@ impl Access {
     }
 
     async fn end(&self) -> Result<(), Error> {
-        self.control(Method::DELETE, "", &Value::Null).await
+        let call = self.server.call(Method::DELETE, &format!("/sandboxes/{}", encoded(&self.id)));
+        self.server.read(call.idempotent(), LONGEST).await.map(|_| ())
     }
 
     /// Why a stream of it broke off: its end, or else `error`.
