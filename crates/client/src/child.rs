@@ -91,9 +91,9 @@ impl Child {
     /// Closes standard input and waits for the end of the command. A second call returns the same outcome.
     ///
     /// # Errors
-    /// [`Error::SessionLost`] if the session ended first; [`Error::Cut`] and [`Error::Deadline`] if the stream
-    /// broke off. Then nobody knows how the command would have ended: it may still run, and is killed when
-    /// this is dropped.
+    /// [`Error::SessionLost`] if the session ended first; [`Error::Cut`] and [`Error::Deadline`] if the
+    /// stream broke off. Then nobody knows how the command would have ended: it may still run, and is killed
+    /// when this is dropped.
     pub async fn wait(&mut self) -> Result<Outcome, Error> {
         drop(self.stdin.take());
         if let Some(outcome) = &self.outcome {

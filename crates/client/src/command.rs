@@ -177,8 +177,9 @@ impl Command {
         command.start().await?.wait().await
     }
 
-    /// Runs the command to its end and collects its output. The future does not borrow the command: futures of
-    /// several can be collected, and run at the same time. If the future is dropped, the command is killed.
+    /// Runs the command to its end and collects its output. The future does not borrow the command: futures
+    /// of several can be collected, and run at the same time. If the future is dropped, the command is
+    /// killed.
     ///
     /// # Errors
     /// As for [`spawn`](Self::spawn) and [`Child::wait_with_output`].

@@ -17,8 +17,8 @@ const MOST_READ: usize = 64 << 20;
 
 /// # Files of a session
 ///
-/// Paths are those of the sandbox, and must be UTF-8. A relative path starts at the directory of its commands.
-/// The calls have the rights of a command.
+/// Paths are those of the sandbox, and must be UTF-8. A relative path starts at the directory of its
+/// commands. The calls have the rights of a command.
 ///
 /// ```no_run
 /// # async fn example(session: kennel_client::Session) -> Result<(), kennel_client::Error> {

@@ -26,8 +26,9 @@
 //!   command on the server. So does a failed wait.
 //! - **Every call has an end**: [`Server::deadline`], [`Command::timeout`], and 30 seconds of silence where
 //!   the server says every ten that it lives.
-//! - **No request is sent twice** that the server may have got. Only those that nobody got are tried again, for
-//!   [`Server::patience`]; and creations, which have a key by which the server knows them, kills and ends.
+//! - **No request is sent twice** that the server may have got. Only those that nobody got are tried again,
+//!   for [`Server::patience`]; and creations, which have a key by which the server knows them, kills and
+//!   ends.
 //! - Names, arguments and paths are UTF-8, as JSON is.
 //!
 //! It does not depend on the library `kennel`, and runs on every Unix.
@@ -67,8 +68,8 @@ pub use crate::sandbox::Sandbox;
 pub use crate::server::Server;
 pub use crate::session::Session;
 
-/// Does in a task what the server must not be left with. If the future is dropped meanwhile, the task goes on,
-/// and drops what it has got: that ends it.
+/// Does in a task what the server must not be left with. If the future is dropped meanwhile, the task goes
+/// on, and drops what it has got: that ends it.
 async fn unless_dropped<T: Send + 'static>(
     task: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Error> {

@@ -58,7 +58,8 @@ impl Session {
         self.commit_part(&[], Conflicts::Refuse).await
     }
 
-    /// Like [`commit`](Self::commit), for the changes at `paths` and below them, or all if there are no paths.
+    /// Like [`commit`](Self::commit), for the changes at `paths` and below them, or all if there are no
+    /// paths.
     ///
     /// # Errors
     /// As for [`commit`](Self::commit).

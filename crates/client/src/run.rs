@@ -98,8 +98,8 @@ impl Run {
         self
     }
 
-    /// Sets a limit, as in a policy file, such as `memory` to `512M` or `pids` to `64`. It can only be tighter
-    /// than that of the template.
+    /// Sets a limit, as in a policy file, such as `memory` to `512M` or `pids` to `64`. It can only be
+    /// tighter than that of the template.
     pub fn limit(mut self, name: impl Into<String>, value: impl ToString) -> Self {
         let value = value.to_string();
         let value = value.parse::<serde_json::Number>().map_or_else(|_| value.into(), Value::Number);

@@ -53,8 +53,8 @@ impl Sandbox {
         self
     }
 
-    /// Sets the time after which the server ends the sandbox, unless it is [renewed](Session::renew). Default:
-    /// five minutes.
+    /// Sets the time after which the server ends the sandbox, unless it is [renewed](Session::renew).
+    /// Default: five minutes.
     pub fn life(mut self, life: Duration) -> Self {
         self.life = Some(life);
         self
@@ -87,8 +87,8 @@ impl Sandbox {
     /// Makes it. If the future is dropped, the sandbox ends.
     ///
     /// # Errors
-    /// [`Error::Refused`]: 404 or 403 for the template, 400 for what it does not allow, 429 or 503 if there is
-    /// no room within [`Server::patience`].
+    /// [`Error::Refused`]: 404 or 403 for the template, 400 for what it does not allow, 429 or 503 if there
+    /// is no room within [`Server::patience`].
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.

@@ -97,9 +97,9 @@ impl Server {
         Ok(self)
     }
 
-    /// Sets the longest time of a call, with all attempts: [`Error::Deadline`]. Default: a minute, which large
-    /// files may need more than. Commands have their own [`timeout`](crate::Command::timeout), and only their
-    /// start counts here.
+    /// Sets the longest time of a call, with all attempts: [`Error::Deadline`]. Default: a minute, which
+    /// large files may need more than. Commands have their own [`timeout`](crate::Command::timeout), and only
+    /// their start counts here.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;

@@ -28,8 +28,8 @@ pub(crate) const LONGEST: usize = 64 << 20;
 
 /// A sandbox on a server, with the calls of a local `kennel::Session`.
 ///
-/// Its commands share their processes, `/tmp` and network, as on one machine. They begin in a directory of the
-/// sandbox's own, in which the relative paths of [files](Session#files-of-a-session) begin, too.
+/// Its commands share their processes, `/tmp` and network, as on one machine. They begin in a directory of
+/// the sandbox's own, in which the relative paths of [files](Session#files-of-a-session) begin, too.
 ///
 /// A clone is the same session. Dropping the last clone of one that this program has
 /// [created](crate::Sandbox::create) ends it: a task of the runtime tells the server, which ends it by itself
