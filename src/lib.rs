@@ -35,6 +35,7 @@
 //! | WebAssembly connectors of others | `connector`, with the feature `wasm` |
 //! | executors for tests of your program | `testing`, with the feature of that name |
 //! | the traits of agent harnesses | the crate `kennel-adapters` |
+//! | sandboxes on a server, in the shape of sessions | the crate `kennel-client` |
 //! | numbers of sessions as Prometheus text | `metrics`, with the feature of that name |
 //!
 //! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding
