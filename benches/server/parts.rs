@@ -188,14 +188,21 @@ async fn at_once(server: &Server, clients: usize, lives: usize) -> f64 {
     (clients * lives) as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// Bytes that are in use on the whole machine.
-fn memory() -> u64 {
+/// What takes memory on the whole machine: all of it first, then the kernel's parts, and anonymous and shared
+/// pages of programs.
+const MEMORY: [&str; 7] = ["in use", "Slab", "PageTables", "KernelStack", "Percpu", "AnonPages", "Shmem"];
+
+/// Bytes of each.
+fn memory() -> [u64; MEMORY.len()] {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap();
     let line = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     };
-    line("MemTotal:") - line("MemAvailable:")
+    MEMORY.map(|name| match name {
+        "in use" => line("MemTotal") - line("MemAvailable"),
+        name => line(name),
+    })
 }
 
 async fn commands(client: &mut Client, made: &Made) -> Times {
@@ -218,9 +225,12 @@ async fn idle() {
     for _ in 0..IDLE {
         all.push(client.create().await);
     }
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let each = memory().saturating_sub(before) / IDLE as u64;
-    println!("{IDLE} idle sandboxes: {} KiB each", each >> 10);
+    // Until those that nobody uses have no ready worker.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    println!("{IDLE} idle sandboxes, KiB each:");
+    for ((name, after), before) in MEMORY.iter().zip(memory()).zip(before) {
+        println!("  {name:12} {:6.1}", (after as f64 - before as f64) / IDLE as f64 / 1024.0);
+    }
     let beside = commands(&mut client, &made).await;
     alone.print("a command beside no other sandbox");
     beside.print("a command beside all of them");
