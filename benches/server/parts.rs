@@ -146,7 +146,15 @@ async fn life() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let mut client = Client::connect(&server.address, &server.key).await;
         let (mut whole, mut creation, mut end) = (Times::default(), Times::default(), Times::default());
+        let mut inside = Times::default();
         for round in 0..220 {
+            let home = tempfile::tempdir().unwrap();
+            let begun = Instant::now();
+            let prepared = session(home.path()).await;
+            inside.add(begun.elapsed());
+            // Until all of it is gone, as after an end.
+            drop(prepared);
+            tokio::time::sleep(Duration::from_millis(10)).await;
             let begun = Instant::now();
             let made = client.create().await;
             let created = begun.elapsed();
@@ -159,6 +167,7 @@ async fn life() {
                 end.add(begun.elapsed() - ran);
             }
         }
+        inside.print("Session::prepare in process");
         creation.print("create");
         end.print("kill");
         whole.print("create, first command, kill");
