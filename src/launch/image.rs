@@ -245,3 +245,18 @@ fn not_executed(source: io::Error) -> Error {
     let step = "execute the init program".to_owned();
     Error::Step { step, protection: Protection::Root, source, remedy }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_image_serves_all_sandboxes_and_nobody_can_write_to_it() {
+        let (one, other) = (Image::shared().expect("an image"), Image::shared().expect("an image"));
+        assert!(Arc::ptr_eq(&one, &other));
+        let mut writable = OpenOptions::new().write(true).open(own_path(&*one)).expect("a descriptor");
+        for refused in [writable.write(b"x").map(drop), writable.set_len(0), writable.set_len(1 << 20)] {
+            assert_eq!(refused.expect_err("sealed").raw_os_error(), Some(libc::EPERM));
+        }
+    }
+}
