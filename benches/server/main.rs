@@ -40,9 +40,11 @@ struct Server {
 
 impl Server {
     fn start(config: &str) -> Self {
-        let place =
-            tempfile::tempdir_in(env::var_os("KENNEL_BENCH_DIR").unwrap_or_else(|| env::temp_dir().into()))
-                .unwrap();
+        // Not /tmp: each directory on the way to one there is pinned in each sandbox, and it may be in memory.
+        let place = tempfile::tempdir_in(
+            env::var_os("KENNEL_BENCH_DIR").unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into()),
+        )
+        .unwrap();
         let file = place.path().join("serve.toml");
         std::fs::write(&file, format!("listen = '127.0.0.1:0'\n{config}")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_kennel-server"));

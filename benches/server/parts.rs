@@ -149,7 +149,15 @@ async fn life() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let mut client = Client::connect(&server.address, &server.key).await;
         let (mut whole, mut creation, mut end) = (Times::default(), Times::default(), Times::default());
+        let mut inside = Times::default();
         for round in 0..220 {
+            let home = tempfile::tempdir().unwrap();
+            let begun = Instant::now();
+            let prepared = session(home.path()).await;
+            inside.add(begun.elapsed());
+            // Until all of it is gone, as after an end.
+            drop(prepared);
+            tokio::time::sleep(Duration::from_millis(10)).await;
             let begun = Instant::now();
             let made = client.create().await;
             let created = begun.elapsed();
@@ -162,6 +170,7 @@ async fn life() {
                 end.add(begun.elapsed() - ran);
             }
         }
+        inside.print("Session::prepare in process");
         creation.print("create");
         end.print("kill");
         whole.print("create, first command, kill");
@@ -234,14 +243,21 @@ async fn run() {
     }
 }
 
-/// Bytes that are in use on the whole machine.
-fn memory() -> u64 {
+/// What takes memory on the whole machine: all of it first, then the kernel's parts, and anonymous and shared
+/// pages of programs.
+const MEMORY: [&str; 7] = ["in use", "Slab", "PageTables", "KernelStack", "Percpu", "AnonPages", "Shmem"];
+
+/// Bytes of each.
+fn memory() -> [u64; MEMORY.len()] {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap();
     let line = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     };
-    line("MemTotal:") - line("MemAvailable:")
+    MEMORY.map(|name| match name {
+        "in use" => line("MemTotal") - line("MemAvailable"),
+        name => line(name),
+    })
 }
 
 async fn commands(client: &mut Client, made: &Made) -> Times {
@@ -264,9 +280,14 @@ async fn idle() {
     for _ in 0..IDLE {
         all.push(client.create().await);
     }
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let each = memory().saturating_sub(before) / IDLE as u64;
-    println!("{IDLE} idle sandboxes: {} KiB each", each >> 10);
+    // Until those that nobody uses have no ready worker.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    println!("{IDLE} idle sandboxes, KiB each:");
+    for ((name, after), before) in MEMORY.iter().zip(memory()).zip(before) {
+        println!("  {name:12} {:6.1}", (after as f64 - before as f64) / IDLE as f64 / 1024.0);
+    }
+    // The server closes a connection that nobody uses.
+    let mut client = Client::connect(&server.address, &server.key).await;
     let beside = commands(&mut client, &made).await;
     alone.print("a command beside no other sandbox");
     beside.print("a command beside all of them");

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::{env, fs, io};
 
 use nix::errno::Errno;
@@ -21,7 +21,7 @@ use crate::report::error::Error;
 use crate::report::shortage;
 use crate::sys::birth::{Birth, Born, CloneError, Placement, SpawnOptions, Users};
 use crate::sys::own_path;
-use crate::sys::{birth, without_sigxfsz};
+use crate::sys::{birth, locked, without_sigxfsz};
 
 /// `MFD_EXEC` of memfd_create(2): executable even where `vm.memfd_noexec` is 1. Linux 6.3.
 const MFD_EXEC: u32 = 0x10;
@@ -30,17 +30,17 @@ const MFD_EXEC: u32 = 0x10;
 #[derive(Debug)]
 pub(crate) struct Images {
     options: SpawnOptions,
-    sealed: Option<Image>,
+    sealed: Option<Arc<Image>>,
     on_disk: OnceLock<Image>,
 }
 
 impl Images {
-    /// Makes the memfd.
+    /// Makes the memfd, or takes that of another sandbox of this program.
     ///
     /// # Errors
     /// Those of memfd_create(2), except that the host forbids executable memfds.
     pub(crate) fn new(options: SpawnOptions) -> Result<Self, Error> {
-        let sealed = match Image::sealed() {
+        let sealed = match Image::shared() {
             // With vm.memfd_noexec=2 the kernel creates no executable memfd.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
             sealed => Some(sealed.map_err(Error::io("create a memfd for the init program"))?),
@@ -67,13 +67,14 @@ impl Images {
     pub(crate) fn with_refused_memfd(options: SpawnOptions) -> io::Result<Self> {
         // EACCES of execve(2): it is no regular file.
         let refused = Image(File::open("/dev/null")?.into());
-        Ok(Self { options, sealed: Some(refused), on_disk: OnceLock::new() })
+        Ok(Self { options, sealed: Some(Arc::new(refused)), on_disk: OnceLock::new() })
     }
 
     /// The image to execute: the memfd, or the file on disk once the host has refused to execute the memfd.
     fn current(&self) -> Result<&Image, Error> {
         match (self.on_disk.get(), &self.sealed) {
-            (Some(image), _) | (None, Some(image)) => Ok(image),
+            (Some(image), _) => Ok(image),
+            (None, Some(image)) => Ok(image),
             (None, None) => self.use_disk(),
         }
     }
@@ -134,6 +135,19 @@ pub(crate) struct SpawnedInit {
 pub(crate) struct Image(OwnedFd);
 
 impl Image {
+    /// The image of all sandboxes of this program: 64 KiB less for each, and their processes share its pages.
+    /// Nobody can write to it, and no command has a descriptor of it. It ends with the last of them.
+    fn shared() -> io::Result<Arc<Self>> {
+        static OF_ALL: Mutex<Weak<Image>> = Mutex::new(Weak::new());
+        let mut of_all = locked(&OF_ALL);
+        if let Some(image) = of_all.upgrade() {
+            return Ok(image);
+        }
+        let image = Arc::new(Self::sealed()?);
+        *of_all = Arc::downgrade(&image);
+        Ok(image)
+    }
+
     /// The program in a memfd, sealed against changes: memfd_create(2), F_ADD_SEALS of fcntl(2).
     pub(crate) fn sealed() -> io::Result<Self> {
         let base = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
@@ -230,4 +244,19 @@ fn not_executed(source: io::Error) -> Error {
     };
     let step = "execute the init program".to_owned();
     Error::Step { step, protection: Protection::Root, source, remedy }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_image_serves_all_sandboxes_and_nobody_can_write_to_it() {
+        let (one, other) = (Image::shared().expect("an image"), Image::shared().expect("an image"));
+        assert!(Arc::ptr_eq(&one, &other));
+        let mut writable = OpenOptions::new().write(true).open(own_path(&*one)).expect("a descriptor");
+        for refused in [writable.write(b"x").map(drop), writable.set_len(0), writable.set_len(1 << 20)] {
+            assert_eq!(refused.expect_err("sealed").raw_os_error(), Some(libc::EPERM));
+        }
+    }
 }

@@ -176,7 +176,9 @@ fn finish_for(
 
     // The steps of the inside, in the order in which it carries them out; and what they come to, for the
     // report.
-    let (setup, on_host) = sections::setup_steps(&inputs, &view, &mut enforcement)?;
+    let (mut setup, on_host) = sections::setup_steps(&inputs, &view, &mut enforcement)?;
+    // A session keeps them, to describe one that fails.
+    setup.bytes.shrink_to_fit();
     // At once: a change on the host before this look goes unnoticed.
     let mounts = HostMounts::of(&inputs, &view, &on_host, &protected);
     let shared_modes = worker_mounts::shared_modes(&inputs, &view);

@@ -265,6 +265,13 @@ impl Session {
         }
     }
 
+    /// Ends the workers that wait for a command, for a session that nobody uses: two processes each, some
+    /// 150 KiB with what the kernel keeps for them. The next command waits until it has a worker of its own,
+    /// about as long as a bare spawn, and then the session keeps workers ready again.
+    pub fn end_ready_workers(&self) {
+        self.live().zygote().end_ready_workers();
+    }
+
     /// Keeps the session from being idle.
     pub(crate) fn begin_use(&self) -> Using {
         Using::new(self.live().log().counts())

@@ -40,8 +40,11 @@ impl Zygote {
             let is_new = waiting.is_none();
             let mut worker = match waiting {
                 Some(worker) => worker,
+                None if fail_fast && self.is_gone() => return Err(Error::SessionEnded),
                 None if fail_fast => {
-                    return Err(if self.is_gone() { Error::SessionEnded } else { Error::Busy });
+                    // None may have been ordered since they were ended.
+                    self.refill();
+                    return Err(Error::Busy);
                 }
                 None => self.order(own_steps).await?,
             };
@@ -184,6 +187,12 @@ impl Zygote {
                 }
             }
         }
+    }
+
+    /// Ends the workers that wait.
+    pub(crate) fn end_ready_workers(&self) {
+        let workers = std::mem::take(&mut *self.waiting());
+        drop(workers);
     }
 
     /// Takes a worker back that waits for another command.

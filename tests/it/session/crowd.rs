@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kennel::{Error, Session};
+use kennel::{Error, Isolation, Session};
 use tokio::{task::JoinSet, time::timeout};
 
 use super::{PATIENCE, eventually, in_time, ready, said, shell};
@@ -94,6 +94,24 @@ async fn a_caller_that_does_not_wait_gets_a_ready_worker() {
         eventually("a ready worker", || session.stats().ready == 1).await;
         let mut command = session.command("echo");
         assert_eq!(said(command.arg(number.to_string()).fail_fast(true)).await, format!("{number}\n"));
+    }
+}
+
+#[tokio::test]
+async fn ready_workers_can_be_ended_and_come_back() {
+    for isolation in [Isolation::Command, Isolation::Session] {
+        let world = World::new();
+        let policy = world.policy().isolation(isolation);
+        let session = Session::builder(&policy).ready_workers(1).prepare().await.unwrap();
+        eventually("a ready worker", || session.stats().ready == 1).await;
+        session.end_ready_workers();
+        assert_eq!(session.stats().ready, 0);
+        let error = in_time(session.command("true").fail_fast(true).output()).await.unwrap_err();
+        assert!(matches!(error, Error::Busy), "{error:?}");
+        eventually("a worker for the next one", || session.stats().ready == 1).await;
+        session.end_ready_workers();
+        assert_eq!(shell(&session, "echo here").await, "here\n");
+        eventually("a ready worker again", || session.stats().ready == 1).await;
     }
 }
 

@@ -40,7 +40,8 @@ const MOST_ENDS: usize = 20_000;
 const KEY_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 const MOST_KEYS: usize = 50_000;
 
-/// How often it is looked whether somebody outside has killed a sandbox.
+/// How often it is looked whether somebody outside has killed a sandbox, and whether it is used. One that was
+/// not used for that long has no ready worker.
 const LOOK: Duration = Duration::from_secs(4);
 
 /// News that a front may be behind.
@@ -326,7 +327,7 @@ impl Sandboxes {
                 }
                 Due::Later(time) => {
                     tokio::select! {
-                        () = sleep(time.min(LOOK)) => {}
+                        () = sleep(time.min(LOOK)) => sandbox.rest(LOOK),
                         () = changed => {}
                     }
                 }

@@ -21,7 +21,7 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// Nothing is left if this fails.
     pub(crate) async fn new(place: Place, id: SandboxId, making: &Making) -> Result<Self, Failure> {
-        let prepared = match place.create() {
+        let prepared = match place.create(making.files.is_some()) {
             Ok(()) => prepare(making, &id, &place).await,
             Err(error) => Err(Failure::on_disk(&error)),
         };

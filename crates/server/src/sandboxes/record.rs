@@ -48,11 +48,13 @@ impl Place {
         Self(state.sandboxes().join(id.as_str()))
     }
 
-    /// Makes it, with an empty directory for the files of the sandbox.
-    pub(crate) fn create(&self) -> io::Result<()> {
+    /// Makes it, with an empty directory: for the files of the sandbox, or for what it changes of a template's.
+    pub(crate) fn create(&self, has_files: bool) -> io::Result<()> {
         DirBuilder::new().mode(0o700).create(&self.0)?;
-        DirBuilder::new().mode(0o755).create(self.home())?;
-        DirBuilder::new().mode(0o700).create(self.changes())
+        match has_files {
+            true => DirBuilder::new().mode(0o700).create(self.changes()),
+            false => DirBuilder::new().mode(0o755).create(self.home()),
+        }
     }
 
     /// The sandbox's own files.

@@ -256,6 +256,15 @@ impl Sandbox {
         }
     }
 
+    /// Gives up what only makes the next command faster, if nobody has used the sandbox for that long.
+    pub(crate) fn rest(&self, idle: Duration) {
+        if let Life::Running(session) = &self.lock().session
+            && session.idle().is_some_and(|time| time >= idle)
+        {
+            session.end_ready_workers();
+        }
+    }
+
     /// Ends it for good. Returns whether this call did.
     pub(crate) fn end(&self, reason: Reason) -> bool {
         let mut inner = self.lock();
