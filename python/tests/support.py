@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 
 import kennel
 
+ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
 """How long a test waits for something that a busy machine may do late."""
 
@@ -30,6 +32,11 @@ def until(condition: Callable[[], Any], what: str = "it") -> Any:
             return found
         assert time.monotonic() < end, f"{what} did not happen"
         time.sleep(0.005)
+
+
+def blocks(page: str) -> list[str]:
+    """The examples of a page."""
+    return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S)
 
 
 def python(code: str, *arguments: str, **keywords: Any) -> subprocess.Popen[str]:

@@ -7,6 +7,10 @@
 ('hello\\n', 3, 'exited')
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from kennel import images
 from kennel.aio import AsyncSession
 from kennel.aio_detached import AsyncDetached, AsyncLogs, AsyncShell
@@ -31,12 +35,13 @@ from kennel.errors import (
     ProtocolError,
     SessionClosed,
     SessionError,
+    SessionLost,
     StartError,
     TimeoutExpired,
     Unsupported,
     WorkspaceNotFoundError,
 )
-from kennel.oneshot import arun, run
+from kennel.oneshot import arun, remote_run, run
 from kennel.policy import (
     Audit,
     Env,
@@ -71,7 +76,20 @@ from kennel.results import (
 )
 from kennel.session import Session
 
+if TYPE_CHECKING:
+    from kennel.remote import Remote
+
 attach = Session.attach
+
+
+def __getattr__(name: str) -> Any:
+    """What needs HTTP is imported when it is used first: that takes longer than a command."""
+    if name == "Remote":
+        from kennel.remote import Remote
+
+        return Remote
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "AccessError",
@@ -123,9 +141,11 @@ __all__ = [
     "ProtocolError",
     "Proxy",
     "Published",
+    "Remote",
     "Session",
     "SessionClosed",
     "SessionError",
+    "SessionLost",
     "Shell",
     "StartError",
     "Stat",
@@ -140,5 +160,6 @@ __all__ = [
     "attach",
     "images",
     "probe",
+    "remote_run",
     "run",
 ]

@@ -45,6 +45,16 @@ class SessionClosed(SessionError):
     """The session has ended, or its process was killed."""
 
 
+class SessionLost(SessionClosed):
+    """A sandbox of a server is not there any more, and neither are its processes and files."""
+
+    def __init__(self, message: str, *, reason: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+        """`ended` (a client did it), `expired` (its time was over), `memory` (the server ran out of it), `session_lost` (its
+        process was killed), or `None` if the server does not know."""
+
+
 class ProtocolError(SessionError):
     """The other side of the socket is no session of this version."""
 

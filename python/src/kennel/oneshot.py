@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from kennel import _calls
 from kennel._calls import Arguments, Environment, File
 from kennel._session import PolicyLike
 from kennel._wire import Argument
 from kennel.aio import AsyncSession
 from kennel.results import Completed
 from kennel.session import Session
+
+if TYPE_CHECKING:
+    import ssl
 
 
 def run(
@@ -108,6 +112,82 @@ async def arun(
             stdout=stdout,
             stderr=stderr,
         )
+
+
+def remote_run(
+    url: str,
+    args: Arguments,
+    *,
+    token: str | None = None,
+    template: str = "base",
+    files: Mapping[str, bytes | str] | None = None,
+    outputs: Iterable[str] = (),
+    limits: Mapping[str, Any] | None = None,
+    allow: Iterable[str] | None = None,
+    deny: Iterable[str] = (),
+    input: bytes | str | None = None,  # noqa: A002
+    text: bool | None = None,
+    encoding: str | None = None,
+    errors: str | None = None,
+    timeout: float = 60.0,
+    check: bool = False,
+    truncate: bool = False,
+    env: Environment = None,
+    cwd: Argument | None = None,
+    shell: bool = False,
+    start_timeout: float = 60.0,
+    ssl_context: ssl.SSLContext | None = None,
+) -> Completed[Any]:
+    """Runs one command in a sandbox of a server, which ends with it: one request, one answer.
+
+    `files` are written before, by their paths; those of `outputs` that are there afterwards are `files` of the result.
+    `limits` are as in a policy, each at most that of the template. The others are those of `Remote` and `Remote.run`.
+
+    >>> remote_run(url, ["wc", "-c", "a"], files={"a": b"abc"}, text=True).stdout  # doctest: +SKIP
+    '3 a\\n'
+    """
+    from kennel import _connect, _http, _remote, _remote_command
+
+    decode = _calls.encoding_of(text, encoding, errors)
+    words, directory, variables = _remote.words_of(args, shell, cwd, env)
+    body = {
+        "template": template,
+        "argv": words,
+        "env": variables,
+        # As everywhere, 0 is no time, and not all of it.
+        "timeout": max(timeout, 0.001),
+        "files": [{"path": _remote.text(path), "content": _remote.content(data)} for path, data in (files or {}).items()],
+        "outputs": [_remote.text(path) for path in outputs],
+        **({} if input is None else {"stdin": _remote.content(_calls.encoded(input, decode))}),
+        **({"cwd": directory} if directory else {}),
+        **({"limits": dict(limits)} if limits else {}),
+        "network": _remote.hosts_of(allow, deny),
+    }
+    server = _http.Server(url, ssl_context)
+    try:
+        key, longest = _remote.key_of(token), _remote.LONGEST_RUN
+        answer = _remote.admitted(server, "/v1/run", key, body, seconds=start_timeout, late=timeout, longest=longest)
+    finally:
+        server.close()
+    report = answer.get("report")
+    number = _connect.number_of(report, "signal") if isinstance(report, dict) and report.get("signal") else 0
+    end, told = _remote_command.ended(_connect.number_of(report, "exit_code"), number, report or {})
+    done = _calls.completed(
+        args,
+        end,
+        told,
+        _remote.contents(answer.get("stdout")),
+        _remote.contents(answer.get("stderr")),
+        encoding=decode,
+        timeout=timeout,
+        check=check,
+        truncate=truncate,
+        cwd=cwd,
+    )
+    for file in answer.get("files") or ():
+        path = _connect.text_of(file, "path")
+        done.files = {**done.files, path: _remote.contents(file.get("content"))}
+    return done
 
 
 _ONE = {"isolation": "command"}

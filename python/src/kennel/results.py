@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from kennel import _remedy, _wire
@@ -163,6 +164,9 @@ class Completed(subprocess.CompletedProcess[_T]):
 
     `returncode` is negative if a signal ended the command, as with `subprocess`.
     """
+
+    files: Mapping[str, bytes] = MappingProxyType({})
+    """Of `remote_run`: the files of `outputs` that are there."""
 
     def __init__(
         self,
