@@ -40,7 +40,8 @@ struct Server {
 
 impl Server {
     fn start(config: &str) -> Self {
-        // Not /tmp: each directory on the way to one there is pinned in each sandbox, and it may be in memory.
+        // Not /tmp: each directory on the way to one there is pinned in each sandbox, and it may be in
+        // memory.
         let place = tempfile::tempdir_in(
             env::var_os("KENNEL_BENCH_DIR").unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into()),
         )

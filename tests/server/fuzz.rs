@@ -189,7 +189,8 @@ fn change() -> impl Strategy<Value = Change> {
 /// How long one that may lack its end is waited for. Then it is told that no more comes.
 const PATIENCE: Duration = Duration::from_millis(60);
 
-/// Sends it. There is an answer, which begins with its status, or the connection is closed once no more comes.
+/// Sends it. There is an answer, which begins with its status, or the connection is closed once no more
+/// comes.
 fn tried(server: &Server, bytes: &[u8], patience: Duration) -> Result<String, TestCaseError> {
     let mut stream = server.connect();
     // The server may answer before it has read all of it.
