@@ -134,6 +134,7 @@ def test_only_sandboxes_of_killed_hosts_are_lost(tmp_path):
         wrong = [line for worker in workers for line in worker.wrong]
         assert not wrong, wrong[:5]
         lost = [loss for worker in workers for loss in worker.lost]
+        # Every client has a sandbox, so that each host has some.
         assert lost or not killed, killed
         for loss in lost:
             # One that was made while its host died counts from when its creation began.
