@@ -101,6 +101,17 @@ fn a_queue_has_an_end() {
 }
 
 #[test]
+fn creations_that_come_together_are_spread_over_the_hosts() {
+    let server = Server::start("");
+    thread::scope(|scope| {
+        let made: Vec<_> = (0..16).map(|_| scope.spawn(|| server.create())).collect();
+        let ids: Vec<_> = made.into_iter().map(|made| made.join().unwrap().id).collect();
+        let first = ids.iter().filter(|id| id.starts_with("kennel-a")).count();
+        assert!((4..=12).contains(&first), "{ids:?}");
+    });
+}
+
+#[test]
 fn creations_have_a_rate() {
     let server = Server::with_tokens("admit_wait = '10ms'", &token("me", "creations = 3"));
     let statuses: Vec<_> = (0..6).map(|_| server.ask("POST", "/v2/sandboxes", &json!({})).status).collect();

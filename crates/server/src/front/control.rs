@@ -151,11 +151,11 @@ impl Front {
         loop {
             let none =
                 || Failure::later(StatusCode::SERVICE_UNAVAILABLE, 1, "no host of this worker runs just now");
-            let host = self.hosts.choose(key).ok_or_else(none)?;
+            let chosen = self.hosts.choose(key).ok_or_else(none)?;
             let request = Request::post("/sandboxes").header(CONTENT_TYPE, "application/json");
             let request =
                 request.body(Body::from(body.clone())).map_err(|error| Failure::bad(error.to_string()))?;
-            match forward(&self.hosts, host, request).await {
+            match forward(&self.hosts, chosen.host, request).await {
                 Ok(response) => return Ok(response),
                 Err(_) if left > 0 => {
                     left -= 1;

@@ -76,6 +76,8 @@ struct Known {
     /// By host and owner: commands that run.
     commands: HashMap<(u8, String), i64>,
     alive: Vec<u8>,
+    /// Creations under way, by host.
+    making: HashMap<u8, usize>,
 }
 
 impl Hosts {
@@ -169,13 +171,17 @@ impl Hosts {
     }
 
     /// The host for a new sandbox: the one with the fewest; with a key, always the same one.
-    pub(crate) fn choose(&self, key: Option<u64>) -> Option<u8> {
-        let known = self.lock();
-        if let Some(key) = key {
-            return u8::try_from(key % u64::from(self.count)).ok();
-        }
-        let load = |host: &u8| known.sandboxes.keys().filter(|id| id.host() == *host).count();
-        known.alive.iter().copied().min_by_key(load)
+    pub(crate) fn choose(self: &Arc<Self>, key: Option<u64>) -> Option<Chosen> {
+        let mut known = self.lock();
+        let host = match key {
+            Some(key) => u8::try_from(key % u64::from(self.count)).ok(),
+            None => known.alive.iter().copied().min_by_key(|host| {
+                let has = known.sandboxes.keys().filter(|id| id.host() == *host).count();
+                has + known.making.get(host).copied().unwrap_or(0)
+            }),
+        }?;
+        *known.making.entry(host).or_insert(0) += 1;
+        Some(Chosen { hosts: Arc::clone(self), host })
     }
 
     /// Notes a sandbox before its host tells of it.
@@ -321,6 +327,20 @@ impl Hosts {
         drop(known);
         lost.iter().for_each(|summary| (self.on_end)(summary, Reason::SessionLost));
         self.changed.notify_waiters();
+    }
+}
+
+/// The host of a creation, which counts as one of its sandboxes until this is dropped.
+pub(crate) struct Chosen {
+    hosts: Arc<Hosts>,
+    pub(crate) host: u8,
+}
+
+impl Drop for Chosen {
+    fn drop(&mut self) {
+        if let Some(making) = self.hosts.lock().making.get_mut(&self.host) {
+            *making -= 1;
+        }
     }
 }
 
