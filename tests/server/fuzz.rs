@@ -1,5 +1,5 @@
-//! Damage at random: valid requests of every route, whose bytes are changed. The server answers or closes, never
-//! panics, and goes on. PROPTEST_CASES=100000 makes it long.
+//! Damage at random: valid requests of every route, whose bytes are changed. The server answers or closes,
+//! never panics, and goes on. PROPTEST_CASES=100000 makes it long.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};

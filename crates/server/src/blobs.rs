@@ -1,5 +1,5 @@
-//! Blobs: contents that a client sends once and names by their SHA-256 afterwards. They are files of the state
-//! directory, of one token each. The least recently used go first.
+//! Blobs: contents that a client sends once and names by their SHA-256 afterwards. They are files of the
+//! state directory, of one token each. The least recently used go first.
 
 use std::fs::{self, DirBuilder, File, FileTimes};
 use std::io::{self, Read};

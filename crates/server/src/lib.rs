@@ -5,8 +5,8 @@
 //! socket that only the front's user can reach, and goes on when the front dies.
 //!
 //! A room imports only rooms that come before it: `wire` (what front and hosts say to each other), `blobs`,
-//! `sandboxes`, `e2b` and `v1` (their routes), `host`, `config`, `front`. Nothing here makes a sandbox: that is
-//! the crate `kennel`.
+//! `sandboxes`, `e2b` and `v1` (their routes), `host`, `config`, `front`. Nothing here makes a sandbox: that
+//! is the crate `kennel`.
 
 #![cfg(target_os = "linux")]
 

@@ -1,4 +1,5 @@
-//! The description of Kennel's own routes, made from their types: OpenAPI 3.1. A copy is `openapi.json` of the package.
+//! The description of Kennel's own routes, made from their types: OpenAPI 3.1. A copy is `openapi.json` of
+//! the package.
 
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};

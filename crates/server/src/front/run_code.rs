@@ -1,5 +1,5 @@
-//! `POST /run_code`, as SandboxFusion has it: a piece of code in a language, compiled if it must be, and run in
-//! a sandbox of its own.
+//! `POST /run_code`, as SandboxFusion has it: a piece of code in a language, compiled if it must be, and run
+//! in a sandbox of its own.
 //!
 //! Its clients have no place for a key but the URL: `http://KEY@HOST`.
 

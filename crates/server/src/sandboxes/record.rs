@@ -48,7 +48,8 @@ impl Place {
         Self(state.sandboxes().join(id.as_str()))
     }
 
-    /// Makes it, with an empty directory: for the files of the sandbox, or for what it changes of a template's.
+    /// Makes it, with an empty directory: for the files of the sandbox, or for what it changes of a
+    /// template's.
     pub(crate) fn create(&self, has_files: bool) -> io::Result<()> {
         DirBuilder::new().mode(0o700).create(&self.0)?;
         match has_files {
