@@ -23,14 +23,11 @@
 //! | a single command | [`Sandbox`] |
 //! | snippets in one shell that keeps its directory, variables and functions | [`Session::shell`] |
 //! | a fresh session for each of many agents | [`Pool`] |
-//! | commands of a session that another process starts | [`Session::listen`], [`client::Client`],
-//! `kennel-exec` |
+//! | commands of a session that another process starts | [`Session::listen`], [`client::Client`], `kennel-exec` |
 //! | programs that a manifest lists, with credentials | [`broker::SpawnPolicy`], [`broker::Manifest`] |
-//! | a command whose needs are declared in four fields | [`capabilities::Capabilities`],
-//! [`capabilities::wrap_command`] | //! | reading and writing what a command of a session could |
-//! [`Session::read`], [`Session::write`] and those beside them |
-//! | changes of a workspace, listed before they are made | [`Policy::overlay`], [`Session::changes`],
-//! [`Session::commit`] |
+//! | a command whose needs are declared in four fields | [`capabilities::Capabilities`], [`capabilities::wrap_command`] |
+//! | reading and writing what a command of a session could | [`Session::read`], [`Session::write`] |
+//! | changes of a workspace, listed before they are made | [`Policy::overlay`], [`Session::changes`], [`Session::commit`] |
 //! | keeping paths below a directory, without a sandbox | [`files::confine_path`], [`files::open_beneath`] |
 //! | what was blocked, after a command failed | [`Policy::explain`], [`report::Denial`] |
 //! | the proxy, for a program that somebody else runs | [`network::SpawnProxy`], [`network::HostPolicy`] |
