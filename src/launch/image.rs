@@ -72,9 +72,8 @@ impl Images {
 
     /// The image to execute: the memfd, or the file on disk once the host has refused to execute the memfd.
     fn current(&self) -> Result<&Image, Error> {
-        match (self.on_disk.get(), &self.sealed) {
-            (Some(image), _) => Ok(image),
-            (None, Some(image)) => Ok(image),
+        match (self.on_disk.get(), self.sealed.as_deref()) {
+            (Some(image), _) | (None, Some(image)) => Ok(image),
             (None, None) => self.use_disk(),
         }
     }

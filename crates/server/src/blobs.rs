@@ -40,7 +40,7 @@ impl Blobs {
     /// Those of the token of this name.
     pub(crate) fn of(state: &StateDirectory, token: &str) -> Self {
         // The name of a token may be `..`.
-        Self(state.path().join("blobs").join(format!("of-{token}")))
+        Self(state.blobs().join(format!("of-{token}")))
     }
 
     fn path(&self, name: &BlobName) -> PathBuf {

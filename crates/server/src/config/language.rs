@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::config::template::USUAL_TEMPLATE;
+
 /// `[language.NAME]`: a file with the code, and commands in its directory.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -17,9 +19,6 @@ pub(crate) struct Language {
     #[serde(default = "usual_template")]
     pub(crate) template: String,
 }
-
-/// The template where nobody names one.
-pub(crate) const USUAL_TEMPLATE: &str = "base";
 
 fn usual_template() -> String {
     USUAL_TEMPLATE.to_owned()

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use crate::Problem;
 use crate::arguments::Serve;
 use crate::config::language::{Language, languages};
-use crate::config::template::{Template, TemplateFile};
+use crate::config::template::{Template, TemplateFile, USUAL_TEMPLATE};
 use crate::wire::StateDirectory;
 use crate::wire::id::{LONGEST_NAME, MOST_HOSTS, is_worker_name};
 
@@ -170,7 +170,7 @@ impl Config {
         };
         let mut files = file.template;
         if files.is_empty() {
-            files.insert("base".to_owned(), TemplateFile::default());
+            files.insert(USUAL_TEMPLATE.to_owned(), TemplateFile::default());
         }
         let state = StateDirectory(state);
         let mut templates = BTreeMap::new();

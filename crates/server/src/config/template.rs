@@ -11,6 +11,9 @@ use serde::Deserialize;
 use crate::wire::sandbox::Making;
 use crate::wire::{HOME, StateDirectory};
 
+/// The template where nobody names one.
+pub(crate) const USUAL_TEMPLATE: &str = "base";
+
 /// The longest life of a sandbox, if the template names none: E2B's.
 const USUAL_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 

@@ -12,8 +12,7 @@ use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::config::language::USUAL_TEMPLATE;
-use crate::config::template::Template;
+use crate::config::template::{Template, USUAL_TEMPLATE};
 use crate::config::tokens::Token;
 use crate::e2b::control::{Machine, NO_MEMORY, USUAL_SECONDS, listed};
 use crate::front::Front;

@@ -17,13 +17,10 @@ use serde::{Deserialize, Serialize};
 use crate::config::tokens::Token;
 use crate::front::Front;
 use crate::front::control::{Longest, body_of};
-use crate::front::v1::OfRequest;
+use crate::front::v1::{MOST, OfRequest};
 use crate::v1::content::{Content, FileContent};
 use crate::v1::run::RunRequest;
 use crate::wire::failure::{Failure, Reason};
-
-/// The longest body.
-const MOST: usize = 16 << 20;
 
 /// The longest answer of a host: its output and its files, in JSON.
 const MOST_ANSWER: usize = 512 << 20;
@@ -52,7 +49,7 @@ fn usual_timeout() -> f64 {
     10.0
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct CodeAnswer {
     status: Status,
     message: String,
@@ -63,8 +60,9 @@ struct CodeAnswer {
     files: BTreeMap<String, String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 enum Status {
+    #[default]
     Success,
     Failed,
     /// The code did not run.
@@ -195,14 +193,7 @@ pub(crate) async fn run_code(
         policy.validate().map_err(|error| Failure::bad(kennel::Error::from(error).chain()))?;
     }
     let sandbox = OfRequest::make(front, token, template.making(name, policy), time).await?;
-    let mut answer = CodeAnswer {
-        status: Status::Success,
-        message: String::new(),
-        compile_result: None,
-        run_result: None,
-        executor_pod_name: None,
-        files: BTreeMap::new(),
-    };
+    let mut answer = CodeAnswer::default();
     if let Some(compile) = compile {
         let ran = read(sandbox.run(front, token, &compile).await?).await?;
         answer.note(&ran);
@@ -250,14 +241,7 @@ mod tests {
             r#"{{"report": {report}, "stdout": {{"text": ""}}, "stderr": {{"base64": "/w=="}}, "files": []}}"#
         );
         let ran: Ran = serde_json::from_str(&text).expect(report);
-        let mut answer = CodeAnswer {
-            status: Status::Success,
-            message: String::new(),
-            compile_result: None,
-            run_result: None,
-            executor_pod_name: None,
-            files: BTreeMap::new(),
-        };
+        let mut answer = CodeAnswer::default();
         answer.note(&ran);
         let result = ran.into_result();
         assert_eq!(result.stderr, "\u{fffd}");

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
 use crate::blobs::{BlobName, Blobs};
-use crate::config::language::USUAL_TEMPLATE;
+use crate::config::template::USUAL_TEMPLATE;
 use crate::config::tokens::Token;
 use crate::front::Front;
 use crate::front::control::{Longest, body_of};
@@ -32,7 +32,7 @@ use crate::wire::id::{SandboxId, hex};
 use crate::wire::sandbox::Making;
 
 /// The longest body with a command. Larger files are sent as blobs.
-const MOST: usize = 16 << 20;
+pub(crate) const MOST: usize = 16 << 20;
 
 /// How long the sandbox of one command may live beside the time of the command: its files are written and
 /// read meanwhile. Only a front that dies leaves it alone for so long.
@@ -98,19 +98,28 @@ impl Front {
         id: &str,
         request: Request<Body>,
     ) -> Result<Response<Body>, Failure> {
-        let begun = Instant::now();
         let (parts, body) = request.into_parts();
         let request = Request::from_parts(parts, Body::from(body_of(body, MOST).await?));
         let known = self.id(id).and_then(|id| self.hosts.find(&id));
-        let known = known.filter(|summary| summary.owner == token.name);
-        if let Some(summary) = &known {
-            self.may_start(&summary.id, Some(&token.name))?;
+        match known.filter(|summary| summary.owner == token.name) {
+            Some(summary) => self.run_counted(token, &summary.id, &summary.template, request).await,
+            None => self.about_sandbox(token, id, request).await,
         }
-        let response = self.about_sandbox(token, id, request).await?;
-        if let Some(summary) = known {
-            self.metrics.command(&summary.template, begun.elapsed());
-        }
-        Ok(response)
+    }
+
+    /// Runs a command, if the token may have one more, and measures it.
+    async fn run_counted(
+        &self,
+        token: &Token,
+        id: &SandboxId,
+        template: &str,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, Failure> {
+        self.may_start(id, Some(&token.name))?;
+        let begun = Instant::now();
+        let response = self.about_sandbox(token, id.as_str(), request).await;
+        self.metrics.command(template, begun.elapsed());
+        response
     }
 }
 
@@ -232,16 +241,12 @@ impl OfRequest {
         token: &Token,
         run: &RunRequest,
     ) -> Result<Response<Body>, Failure> {
-        front.may_start(&self.id, Some(&token.name))?;
-        let begun = Instant::now();
         let bad = |error: &dyn std::error::Error| Failure::bad(error.to_string());
         let run = serde_json::to_vec(run).map_err(|error| bad(&error))?;
         let request = Request::post(format!("/v1/sandboxes/{}/run", self.id));
         let request = request.header(CONTENT_TYPE, "application/json").body(Body::from(run));
-        let response = front.about_sandbox(token, self.id.as_str(), request.map_err(|error| bad(&error))?);
-        let response = response.await;
-        front.metrics.command(&self.template, begun.elapsed());
-        response
+        let request = request.map_err(|error| bad(&error))?;
+        front.run_counted(token, &self.id, &self.template, request).await
     }
 }
 

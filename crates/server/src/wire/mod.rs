@@ -39,6 +39,11 @@ impl StateDirectory {
         self.0.join("lost")
     }
 
+    /// Of each token: a directory with its blobs.
+    pub(crate) fn blobs(&self) -> PathBuf {
+        self.0.join("blobs")
+    }
+
     /// From which the tokens of sandboxes are computed.
     pub(crate) fn seed(&self) -> PathBuf {
         self.0.join("seed")
