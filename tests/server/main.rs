@@ -11,6 +11,7 @@
 //! | `memory` | what a container's limit of memory does |
 //! | `own` | Kennel's own routes: commands with their files, blobs, reports, changes |
 //! | `ports` | servers in sandboxes, by header and by name |
+//! | `queue` | jobs from NATS JetStream, with a real server that dies |
 //! | `streams` | events of commands: order, silence, slow readers |
 //! | `templates` | policies, files, limits, what a client may narrow |
 #![cfg(target_os = "linux")]
@@ -25,6 +26,8 @@ mod load;
 mod memory;
 mod own;
 mod ports;
+#[cfg(feature = "nats")]
+mod queue;
 mod server;
 mod streams;
 mod templates;

@@ -43,6 +43,9 @@ pub(crate) struct Serve {
     /// The directory for what sandboxes write and what a restart needs
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
+    /// Also run jobs from this NATS server with JetStream, such as nats://127.0.0.1:4222: docs/fleet.md
+    #[arg(long, value_name = "URL")]
+    pub(crate) nats: Option<String>,
 }
 
 /// A process in which sandboxes live. The front starts it.

@@ -5,8 +5,8 @@
 //! socket that only the front's user can reach, and goes on when the front dies.
 //!
 //! A room imports only rooms that come before it: `wire` (what front and hosts say to each other), `blobs`,
-//! `sandboxes`, `e2b` and `v1` (their routes), `host`, `config`, `front`. Nothing here makes a sandbox: that
-//! is the crate `kennel`.
+//! `sandboxes`, `e2b` and `v1` (their routes), `host`, `config`, `front`, `queue` (jobs from NATS). Nothing
+//! here makes a sandbox: that is the crate `kennel`.
 
 #![cfg(target_os = "linux")]
 
@@ -16,6 +16,8 @@ mod config;
 mod e2b;
 mod front;
 mod host;
+#[cfg(feature = "nats")]
+mod queue;
 mod sandboxes;
 mod v1;
 mod wire;
@@ -24,6 +26,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use arguments::Arguments;
+#[cfg(not(feature = "nats"))]
+use front::NoSource as Queue;
+#[cfg(feature = "nats")]
+use queue::Queue;
 
 /// The exit status of a failure of Kennel itself, as for `kennel run`.
 const FAILED: u8 = 125;
@@ -32,7 +38,7 @@ const FAILED: u8 = 125;
 #[must_use]
 pub fn main() -> ExitCode {
     let done = match Arguments::read() {
-        Arguments::Serve(serve) => front::serve(&serve),
+        Arguments::Serve(serve) => front::serve::<Queue>(&serve),
         Arguments::Host(host) => host::run(&host),
     };
     done.map_or_else(

@@ -16,7 +16,7 @@ use crate::config;
 use crate::wire::id::{hex, unhex};
 
 /// The owner of sandboxes where there are no tokens.
-const ONLY: &str = "default";
+pub(crate) const ONLY: &str = "default";
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -228,6 +228,21 @@ impl Admission {
         drop(given_up);
     }
 
+    /// How many more sandboxes the token could have now. Those that wait come first.
+    #[cfg(feature = "nats")]
+    pub(crate) fn room(&self, token: &Token) -> usize {
+        let inner = self.lock();
+        if self.is_short_of_memory() || !inner.turns.is_empty() {
+            return 0;
+        }
+        let beginning = inner.beginning.get(&token.name).copied().unwrap_or(0);
+        let of_token = token.sandboxes.map_or(usize::MAX, |most| {
+            most.saturating_sub(self.hosts.running(Some(&token.name)) + beginning)
+        });
+        let running = self.hosts.running(None) + inner.beginning.values().sum::<usize>();
+        self.sandboxes.saturating_sub(running).min(of_token)
+    }
+
     /// The memory in use from now on, in percent.
     pub(crate) fn note_memory(&self, percent: u64) {
         self.memory.store(percent, Ordering::Relaxed);
