@@ -29,7 +29,8 @@ fn a_job_that_makes_no_sense_is_dead_at_once() {
         let (line, _) = nats.outcome(id);
         assert_eq!((&line["outcome"], &line["deliveries"]), (&json!("dead"), &json!(1)), "{id}: {line}");
         assert!(line["error"].as_str().unwrap().len() < 5000);
-        assert_eq!(nats.value("dead", id).expect(id), line);
+        wait_until("its letter is there", || nats.value("dead", id).is_some());
+        assert_eq!(nats.value("dead", id).unwrap(), line);
     }
     wait_until("none is left", || nats.jobs() == 0);
 }

@@ -48,9 +48,7 @@ fn a_job_is_a_command_of_v1_run() {
 /// A number of `/metrics`.
 pub(super) fn metric(server: &Server, name: &str) -> Option<u64> {
     let text = server.ask("GET", "/metrics", &Value::Null).text();
-    let line =
-        text.lines().find_map(|line| line.strip_prefix(&format!("kennel_server_{name} "))?.parse().ok());
-    line
+    text.lines().find_map(|line| line.strip_prefix(&format!("kennel_server_{name} "))?.parse().ok())
 }
 
 #[test]

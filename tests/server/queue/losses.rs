@@ -79,8 +79,8 @@ fn a_job_that_fails_every_time_is_dead_with_its_history() {
     let told: Vec<_> =
         history.iter().map(|one| (one["delivery"].as_u64(), one["error"].is_string())).collect();
     assert_eq!(told, [(Some(1), true), (Some(2), true)], "{line}");
-    assert_eq!(nats.value("dead", "unlucky").unwrap(), line);
     wait_until("none is left", || nats.jobs() == 0);
+    assert_eq!(nats.value("dead", "unlucky").unwrap(), line);
 }
 
 #[test]

@@ -7,6 +7,12 @@
 //! | `losses` | workers and NATS die; every job has one outcome |
 //! | `nats` | the server of NATS, and a client |
 
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test that is skipped says so, and a long one what it did"
+)]
+
 mod bad;
 mod jobs;
 mod losses;

@@ -66,7 +66,10 @@ impl Worker {
 
     /// Finds messages that the consumer has passed, and that are there all the same.
     async fn look_for_lost(&self, places: &Places) -> Result<(), Trouble> {
-        let floor = places.stream.consumer_info(CONSUMER).await?.ack_floor.stream_sequence;
+        let info = places.stream.consumer_info(CONSUMER).await?;
+        // What is given up moves no floor. If nothing is under way, all that was delivered is passed.
+        let passed = if info.num_ack_pending == 0 { info.delivered } else { info.ack_floor };
+        let floor = passed.stream_sequence;
         let (mut next, mut lost) = (1, Vec::new());
         let subject = subject(&self.nats.prefix);
         while next <= floor && lost.len() < MOST {

@@ -8,6 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use async_nats::connection::State;
 use bytes::Bytes;
 use tokio::time::sleep;
 
@@ -32,7 +33,7 @@ struct Inner {
 
 #[derive(Clone)]
 enum Held {
-    Memory(Parcel),
+    Memory(Box<Parcel>),
     File(PathBuf),
 }
 
@@ -68,7 +69,7 @@ impl Kept {
     pub(crate) fn keep(&self, parcel: Parcel) {
         let mut inner = self.lock();
         let length = parcel.contents.len();
-        let mut held = Held::Memory(parcel);
+        let mut held = Held::Memory(Box::new(parcel));
         if inner.bytes + length > MOST_IN_MEMORY {
             self.write(&mut held);
         }
@@ -98,7 +99,7 @@ impl Kept {
     fn first(&self) -> Option<Parcel> {
         loop {
             match self.lock().parcels.front()?.clone() {
-                Held::Memory(parcel) => return Some(parcel),
+                Held::Memory(parcel) => return Some(*parcel),
                 Held::File(path) => match read(&path) {
                     Ok(parcel) => return Some(parcel),
                     Err(error) => say(&format!("kennel: {}: {error}; it is removed", path.display())),
@@ -123,7 +124,7 @@ impl Kept {
 /// A line of JSON, and the contents.
 fn write(directory: &Path, parcel: &Parcel) -> io::Result<PathBuf> {
     let path = directory.join(parcel.outcome.file_name());
-    let new = path.with_added_extension("new");
+    let new = directory.join(format!("{}.new", parcel.outcome.file_name()));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
     let mut line = serde_json::to_vec(parcel)?;
     line.push(b'\n');
@@ -147,25 +148,38 @@ impl Worker {
     pub(crate) async fn deliver(&self, parcel: Parcel) {
         let stored = match self.places.get() {
             // In turns: those that wait come first.
-            Some(places) if self.kept.is_empty() => self.store(places, &parcel).await.is_ok(),
+            Some(places) if self.kept.is_empty() && self.is_connected() => {
+                self.store(places, &parcel).await.is_ok()
+            }
             _ => false,
         };
         if !stored {
             self.kept.keep(parcel);
-            self.front.note_kept(self.kept.len());
+            self.note_kept();
         }
+    }
+
+    pub(crate) fn note_kept(&self) {
+        self.front.note_kept(self.kept.len());
+    }
+
+    /// Without a connection, each request waits for its whole time.
+    fn is_connected(&self) -> bool {
+        self.client.connection_state() == State::Connected
     }
 
     /// Stores what was kept, as soon as NATS can be reached, for ever.
     pub(crate) async fn store_kept(self: Arc<Self>) {
         let Some(places) = self.places().await else { return };
         loop {
-            while let Some(parcel) = self.kept.first() {
+            while self.is_connected()
+                && let Some(parcel) = self.kept.first()
+            {
                 if self.store(&places, &parcel).await.is_err() {
                     break;
                 }
                 self.kept.forget_first();
-                self.front.note_kept(self.kept.len());
+                self.note_kept();
             }
             sleep(AGAIN).await;
         }

@@ -90,6 +90,7 @@ impl Source for Queue {
             kept,
             connected,
         });
+        worker.note_kept();
         tokio::spawn(Arc::clone(&worker).serve());
         Ok(Some(Self(worker)))
     }

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use async_nats::Client;
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
-use async_nats::jetstream::context::KeyValueErrorKind;
-use async_nats::jetstream::kv::{self, Store};
+use async_nats::jetstream::kv::Store;
 use async_nats::jetstream::object_store::{self, ObjectStore};
-use async_nats::jetstream::stream::{self, RetentionPolicy, StorageType, Stream};
+use async_nats::jetstream::stream::{self, DiscardPolicy, RetentionPolicy, StorageType, Stream};
 use async_nats::jetstream::{self, Context};
 
 use crate::config::nats::Nats;
@@ -79,11 +78,11 @@ impl Places {
             .await?;
         let longer = nats.keep.saturating_mul(LONGER);
         Ok(Self {
+            bodies: bodies(&context, prefix, longer).await?,
             results: bucket(&context, prefix, "results", nats.keep).await?,
             dead: bucket(&context, prefix, "dead", longer).await?,
             attempts: bucket(&context, prefix, "attempts", longer).await?,
             cancelled: bucket(&context, prefix, "cancelled", longer).await?,
-            bodies: bodies(&context, prefix, longer).await?,
             context,
             stream,
             consumer,
@@ -101,16 +100,25 @@ impl Places {
     }
 }
 
+/// A key-value bucket. The call that makes one asks for numbers that a server of 2.9 does not tell, so its
+/// stream is made by hand, as ADR-8 of NATS has it.
 async fn bucket(context: &Context, prefix: &str, name: &str, keep: Duration) -> Result<Store, Trouble> {
     let name = format!("{prefix}-{name}");
-    match context.get_key_value(&name).await {
-        Ok(store) => Ok(store),
-        Err(error) if error.kind() == KeyValueErrorKind::GetBucket => {
-            let config = kv::Config { bucket: name, history: 1, max_age: keep, ..kv::Config::default() };
-            Ok(context.create_key_value(config).await?)
-        }
-        Err(error) => Err(error.into()),
-    }
+    context
+        .get_or_create_stream(stream::Config {
+            name: format!("KV_{name}"),
+            subjects: vec![format!("$KV.{name}.>")],
+            max_messages_per_subject: 1,
+            max_age: keep,
+            discard: DiscardPolicy::New,
+            storage: StorageType::File,
+            allow_rollup: true,
+            deny_delete: true,
+            allow_direct: true,
+            ..stream::Config::default()
+        })
+        .await?;
+    Ok(context.get_key_value(name).await?)
 }
 
 async fn bodies(context: &Context, prefix: &str, keep: Duration) -> Result<ObjectStore, Trouble> {
