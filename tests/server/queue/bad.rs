@@ -32,7 +32,7 @@ fn a_job_that_makes_no_sense_is_dead_at_once() {
         wait_until("its letter is there", || nats.value("dead", id).is_some());
         assert_eq!(nats.value("dead", id).unwrap(), line);
     }
-    wait_until("none is left", || nats.jobs() == 0);
+    nats.empties();
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn a_job_without_an_id_has_its_number() {
         let (line, _) = nats.outcome(&format!("sequence-{number}"));
         assert!(line["error"].as_str().unwrap().starts_with("Nats-Msg-Id: "), "{line}");
     }
-    wait_until("none is left", || nats.jobs() == 0);
+    nats.empties();
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_body_that_is_too_large_or_not_there_is_dead_at_once() {
     assert!(nats.outcome("huge").0["error"].as_str().unwrap().contains("16777216 are the most"));
     nats.publish_with(&[(ID, "gone"), ("Kennel-Body", "object")], "");
     assert!(nats.outcome("gone").0["error"].as_str().unwrap().contains("not in the object store"));
-    wait_until("none is left", || nats.jobs() == 0);
+    nats.empties();
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn a_job_is_a_command_of_v1_run() {
     assert_eq!(answer["stdout"], json!({ "text": "first\n" }));
     assert_eq!(answer["files"], json!([{ "path": "b", "content": { "text": "abc" } }]));
     assert_eq!(answer["report"]["exit_code"], 3);
-    wait_until("it is acknowledged", || nats.jobs() == 0);
+    nats.empties();
     let log = fs::read_to_string(&file).unwrap();
     for event in ["created", "command", "job"] {
         assert!(log.contains(&format!("\"event\":\"{event}\"")), "{event}: {log}");
@@ -130,7 +130,7 @@ fn a_cancelled_job_is_not_run_or_killed() {
         assert_eq!((&line["outcome"], answer), (&json!("cancelled"), Value::Null), "{line}");
     }
     assert_eq!(nats.outcome("stays").1["stdout"]["text"], "a\n");
-    wait_until("nothing is left", || nats.jobs() == 0);
+    nats.empties();
     let made = metric(&server, "creation_seconds_count{template=\"base\"}");
     assert_eq!(made, Some(2), "the one that waited has no sandbox");
     wait_until("its sandbox has ended", || {

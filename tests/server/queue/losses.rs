@@ -38,7 +38,7 @@ fn a_job_that_comes_twice_has_one_result_and_runs_once() {
     // As after the window in which NATS knows it.
     nats.publish_with(&[(ID, "twice.again"), ("Kennel-Job", "twice")], body);
     wait_until("it is acknowledged", || metric(&server, "jobs_total{outcome=\"known\"}") == Some(1));
-    wait_until("none is left", || nats.jobs() == 0);
+    nats.empties();
     assert_eq!(nats.outcome("twice").0, first);
     assert_eq!(metric(&server, "creation_seconds_count{template=\"base\"}"), Some(1));
 }
@@ -56,7 +56,7 @@ fn another_worker_runs_the_job_of_one_that_was_killed() {
     let (line, answer) = nats.outcome("long");
     assert_eq!((&line["worker"], &line["deliveries"]), (&json!(["a", "b"][other]), &json!(2)), "{line}");
     assert_eq!(answer["stdout"]["text"], "done\n");
-    wait_until("none is left", || nats.jobs() == 0);
+    nats.empties();
     assert_eq!(metric(&servers[other], "jobs_repeated_total"), Some(1));
 }
 
@@ -79,7 +79,7 @@ fn a_job_that_fails_every_time_is_dead_with_its_history() {
     let told: Vec<_> =
         history.iter().map(|one| (one["delivery"].as_u64(), one["error"].is_string())).collect();
     assert_eq!(told, [(Some(1), true), (Some(2), true)], "{line}");
-    wait_until("none is left", || nats.jobs() == 0);
+    nats.empties();
     assert_eq!(nats.value("dead", "unlucky").unwrap(), line);
 }
 
@@ -99,7 +99,7 @@ fn a_job_whose_workers_die_is_dead_too() {
     assert_eq!((&line["outcome"], line["history"].as_array().unwrap().len()), (&json!("dead"), 2), "{line}");
     assert!(line["error"].as_str().unwrap().contains("no worker has told"), "{line}");
     wait_until("its letter is there", || nats.value("dead", "deadly").is_some());
-    wait_until("none is left", || nats.jobs() == 0);
+    nats.empties();
 }
 
 /// Takes all messages as often as they are delivered, and tells nothing about them.
@@ -138,7 +138,7 @@ fn a_new_worker_finds_jobs_that_are_delivered_no_more() {
     assert_eq!(nats.outcome("tried").0["outcome"], "dead");
     // Nobody has noted that it was tried: it runs.
     assert_eq!(nats.outcome("lost").1["stdout"]["text"], "lost\n");
-    wait_until("none is left", || nats.jobs() == 0);
+    nats.empties();
     assert_eq!(nats.outcome("stored").0, done);
 }
 
@@ -191,7 +191,7 @@ fn jobs_survive_a_crash_of_nats() {
             (&json!("done"), &json!(format!("{number}\n")))
         );
     }
-    wait_until("none is left", || nats.jobs() == 0);
+    nats.empties();
     assert_eq!(nats.keys("results").len(), 24);
     drop(server);
 }

@@ -169,6 +169,19 @@ impl Nats {
         })
     }
 
+    /// Waits until no job is left. What a crash of NATS has left, workers find within half a minute.
+    pub(super) fn empties(&self) {
+        let end = Instant::now() + Duration::from_secs(45);
+        while self.jobs() > 0 {
+            if Instant::now() > end {
+                let info = "$JS.API.CONSUMER.INFO.kennel-jobs.workers";
+                let info = self.block_on(self.context.client().request(info, "".into())).unwrap();
+                panic!("{} jobs are left: {}", self.jobs(), String::from_utf8_lossy(&info.payload));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// A value of a bucket as JSON: its first line.
     pub(super) fn value(&self, bucket: &str, key: &str) -> Option<Value> {
         let store = self.bucket(bucket);

@@ -1,5 +1,5 @@
 //! Jobs that nobody tells about any more. After its last delivery, JetStream leaves a message in the stream,
-//! and counts it nowhere. Every worker looks for them: when NATS says so, at the start, after a new
+//! and counts it nowhere; after a crash, messages that were acknowledged may be there again. Every worker looks for them: when NATS says so, at the start, after a new
 //! connection, and from time to time. Twice is as good as once.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::queue::results::{Kind, Outcome, Parcel, Settle, line_of, settle};
 use crate::queue::{AGAIN, Trouble, Worker};
 
 /// The pause between two looks.
-const LOOK: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_secs(30);
 
 /// How long an acknowledgement may be under way.
 const UNDER_WAY: Duration = Duration::from_secs(2);
