@@ -6,6 +6,7 @@ nats-py is for asyncio. It runs in a thread of its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import queue
 import re
@@ -241,11 +242,9 @@ class Jobs:
         """Ends the connection. Who still waits gets an error."""
         if self._is_closed:
             return
-        try:
+        # The thread ends in any case.
+        with contextlib.suppress(Exception, asyncio.CancelledError):
             self._call(self._close(), 5)
-        except (Exception, asyncio.CancelledError):
-            # The thread ends in any case.
-            pass
         self._is_closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)

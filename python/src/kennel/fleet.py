@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from kennel import _calls, _connect, _remote, _remote_command
-from kennel._queue import Found, Jobs, Job, is_id, new_id
+from kennel._queue import Found, Job, Jobs, is_id, new_id
 from kennel._wire import Argument
 from kennel.errors import Error, JobCancelled, JobDead, JobTimeout
 from kennel.results import Completed
@@ -145,9 +144,7 @@ class Fleet:
     def __enter__(self) -> Fleet:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
 
@@ -155,8 +152,8 @@ def _job(index: int, job: JobLike) -> Job:
     """A job as it is sent."""
     if isinstance(job, str | bytes):
         raise TypeError(f"jobs[{index}]: a list of words, or a dictionary, is expected")
-    body = dict(job) if isinstance(job, Mapping) else {"argv": list(job)}
-    name = body.pop("id", None)
+    body: dict[str, Any] = dict(job) if isinstance(job, Mapping) else {"argv": list(job)}
+    name: Any = body.pop("id", None)
     if name is not None and not is_id(name):
         raise ValueError(f"jobs[{index}]: id: 1 to 128 letters, digits, - and _ are possible")
     if "argv" not in body:
