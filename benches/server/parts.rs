@@ -37,9 +37,11 @@ pub(crate) enum Part {
     Files,
     Busy,
     Streams,
+    #[cfg(feature = "nats")]
+    Queue,
 }
 
-pub(crate) const ALL: [(&str, Part); 7] = [
+pub(crate) const ALL: &[(&str, Part)] = &[
     ("latency", Part::Latency),
     ("life", Part::Life),
     ("run", Part::Run),
@@ -47,6 +49,8 @@ pub(crate) const ALL: [(&str, Part); 7] = [
     ("files", Part::Files),
     ("busy", Part::Busy),
     ("streams", Part::Streams),
+    #[cfg(feature = "nats")]
+    ("queue", Part::Queue),
 ];
 
 impl Part {
@@ -59,6 +63,8 @@ impl Part {
             Self::Files => files().await,
             Self::Busy => busy().await,
             Self::Streams => streams().await,
+            #[cfg(feature = "nats")]
+            Self::Queue => crate::queue::measure().await,
         }
     }
 }

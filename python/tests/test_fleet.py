@@ -48,7 +48,6 @@ class Nats:
 
 @pytest.fixture
 def nats(tmp_path: Path) -> Iterator[Nats]:
-    pytest.importorskip("nats")
     if shutil.which("nats-server") is None:
         missing("nats-server is missing")
     place = tmp_path / "nats"

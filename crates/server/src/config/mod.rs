@@ -122,6 +122,7 @@ pub(crate) struct Config {
     /// The audit log.
     pub(crate) audit: Option<PathBuf>,
     /// The queue that jobs come from.
+    #[cfg_attr(not(feature = "nats"), expect(dead_code, reason = "only the feature `nats` reads it"))]
     pub(crate) nats: Option<Nats>,
     pub(crate) templates: BTreeMap<String, Template>,
     /// Of `/run_code`.
