@@ -43,6 +43,8 @@ mod connect;
 mod error;
 mod events;
 mod files;
+#[cfg(feature = "nats")]
+mod fleet;
 mod outcome;
 mod report;
 mod run;
@@ -58,6 +60,8 @@ pub use crate::child::{Child, ChildOutput, ChildStdin, Signal};
 pub use crate::command::{Command, Stdio};
 pub use crate::error::{Error, Loss};
 pub use crate::files::{FileEntry, FileInfo, FileKind};
+#[cfg(feature = "nats")]
+pub use crate::fleet::{Attempt, Fleet, Job, JobError, JobResult, JobResults};
 pub use crate::outcome::{Ended, Outcome, Output};
 pub use crate::report::{
     Change, ChangeKind, Committed, Conflicts, Denial, Enforcement, Failure, NetworkFailure, Refused, Report,

@@ -156,13 +156,7 @@ impl Run {
         let server = self.server.deadline(longest);
         let answer: Answer =
             server.ask(server.call(Method::POST, "/v1/run").json(&body.into()), LONGEST).await?;
-        let files = answer.files.into_iter().map(|file| Ok((file.path, file.content.bytes()?)));
-        Ok(RunOutput {
-            report: answer.report,
-            stdout: answer.stdout.bytes()?,
-            stderr: answer.stderr.bytes()?,
-            files: files.collect::<Result<_, Error>>()?,
-        })
+        answer.output()
     }
 }
 
@@ -181,7 +175,7 @@ pub struct RunOutput {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+pub(crate) struct Answer {
     report: Report,
     #[serde(default)]
     stdout: Content,
@@ -189,6 +183,18 @@ struct Answer {
     stderr: Content,
     #[serde(default)]
     files: Vec<FoundFile>,
+}
+
+impl Answer {
+    pub(crate) fn output(self) -> Result<RunOutput, Error> {
+        let files = self.files.into_iter().map(|file| Ok((file.path, file.content.bytes()?)));
+        Ok(RunOutput {
+            report: self.report,
+            stdout: self.stdout.bytes()?,
+            stderr: self.stderr.bytes()?,
+            files: files.collect::<Result<_, Error>>()?,
+        })
+    }
 }
 
 #[derive(Deserialize)]
@@ -216,7 +222,7 @@ impl Content {
     }
 }
 
-fn content(bytes: &[u8]) -> Value {
+pub(crate) fn content(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => json!({ "text": text }),
         Err(_) => json!({ "base64": STANDARD.encode(bytes) }),
