@@ -129,6 +129,7 @@ def test_denials_of_a_job(nats, worker, tmp_path):
     )
     with opened(nats) as fleet:
         (result,) = fleet.map([["bash", "-c", script]])
+    assert b" 403 " in result.completed.stdout, result.completed
     assert [denial.subject for denial in result.completed.denials] == ["other.example:443"]
 
 
