@@ -14,6 +14,7 @@ mod metrics;
 mod narrow;
 mod openapi;
 mod run_code;
+mod trace;
 mod v1;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -161,7 +162,12 @@ impl Front {
     }
 
     /// Answers a request.
-    pub(crate) async fn answer(self: Arc<Self>, mut request: Request<Body>) -> Response<Body> {
+    pub(crate) async fn answer(self: Arc<Self>, request: Request<Body>) -> Response<Body> {
+        let trace = trace::of(request.headers());
+        trace::within(trace, self.answer_within(request)).await
+    }
+
+    async fn answer_within(&self, mut request: Request<Body>) -> Response<Body> {
         for ours in [OWNER, TO_PORT, TO_SANDBOX] {
             request.headers_mut().remove(ours);
         }
@@ -328,7 +334,7 @@ impl Front {
         let running = self.hosts.running(None);
         if running > 0 {
             say(&format!(
-                "kennel: {running} sandboxes run; none is made any more, and a second signal ends them"
+                "kennel: waits for {running} of its sandboxes; none is made any more, and a second signal ends them"
             ));
         }
         let empty = async {

@@ -24,6 +24,9 @@ pub(crate) const TIMEOUT: &str = "connect-timeout-ms";
 /// Connect: seconds of silence after which a stream says that it lives.
 pub(crate) const KEEPALIVE: &str = "keepalive-ping-interval";
 
+/// The trace of a request: W3C Trace Context.
+pub(crate) const TRACE: &str = "traceparent";
+
 /// From the front to a host: the sandbox. The front takes these three away from what clients send.
 pub(crate) const TO_SANDBOX: &str = "x-kennel-sandbox";
 /// From the front to a host: the port of the sandbox.
