@@ -10,6 +10,7 @@
 //! | `load` | slow clients, a drain, deadlines and a full disk, with much at once |
 //! | `memory` | what a container's limit of memory does |
 //! | `own` | Kennel's own routes: commands with their files, blobs, reports, changes |
+//! | `pods` | a worker in the conditions of Kubernetes |
 //! | `ports` | servers in sandboxes, by header and by name |
 //! | `streams` | events of commands: order, silence, slow readers |
 //! | `templates` | policies, files, limits, what a client may narrow |
@@ -24,6 +25,7 @@ mod fuzz;
 mod load;
 mod memory;
 mod own;
+mod pods;
 mod ports;
 mod server;
 mod streams;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -19,7 +20,10 @@ pub(crate) const KEY: &str = "key-of-me";
 
 pub(crate) struct Server {
     process: Child,
+    /// The process that serves: in a pod, not the one that was started.
+    front: Pid,
     pub(crate) place: TempDir,
+    state: PathBuf,
     pub(crate) address: String,
     pub(crate) key: String,
 }
@@ -46,6 +50,23 @@ impl Server {
         Self::apart(place, "mount --bind \"$0\" /sys/fs/cgroup", &cgroup)
     }
 
+    /// In a pod of Kubernetes: `tests/server/pod` says how it is made, and knows the flags.
+    pub(crate) fn in_pod(flags: &[&str], config: &str) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let volume = place.path().join("volume");
+        fs::create_dir(&volume).unwrap();
+        fs::write(place.path().join("serve.toml"), format!("listen = '127.0.0.1:0'\n{config}")).unwrap();
+        let mut pod = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/server/pod"));
+        // As in every pod.
+        pod.env("KUBERNETES_SERVICE_HOST", "10.0.0.1");
+        pod.args(flags).arg(&volume).arg(env!("CARGO_BIN_EXE_kennel-server"));
+        let state = volume.join("state");
+        let (process, address, key) = begin_with(pod, place.path(), &state, None);
+        let front = children(process.id()).remove(0);
+        Self { process, front, place, state, address, key: key.unwrap() }
+    }
+
     /// With a state directory on a disk of this size, which nobody else sees.
     pub(crate) fn on_disk_of(size: &str) -> Self {
         let place = tempfile::tempdir().unwrap();
@@ -61,13 +82,14 @@ impl Server {
         apart.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
         apart.arg(format!("{command} && exec \"$@\"")).arg(argument);
         apart.arg(env!("CARGO_BIN_EXE_kennel-server"));
-        let (process, address, key) = begin_with(apart, place.path(), None);
-        Self { process, place, address, key: key.unwrap() }
+        let state = place.path().join("state");
+        let (process, address, key) = begin_with(apart, place.path(), &state, None);
+        Self { front: pid_of(&process), process, place, state, address, key: key.unwrap() }
     }
 
     /// The directories of its sandboxes, as the server sees them.
     pub(crate) fn directories(&self) -> usize {
-        let root = PathBuf::from(format!("/proc/{}/root", self.process.id()));
+        let root = PathBuf::from(format!("/proc/{}/root", self.front));
         let sandboxes = self.state().join("sandboxes");
         fs::read_dir(root.join(sandboxes.strip_prefix("/").unwrap())).unwrap().count()
     }
@@ -89,7 +111,8 @@ impl Server {
         }
         fs::write(place.path().join("serve.toml"), text + config).unwrap();
         let (process, address, key) = begin(place.path(), None);
-        Self { process, place, address, key: key.unwrap_or_else(|| KEY.to_owned()) }
+        let (front, state) = (pid_of(&process), place.path().join("state"));
+        Self { process, front, place, state, address, key: key.unwrap_or_else(|| KEY.to_owned()) }
     }
 
     /// Kills the front, and starts another one at the same address.
@@ -97,14 +120,25 @@ impl Server {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
         self.process = begin(self.place.path(), Some(&self.address)).0;
+        self.front = pid_of(&self.process);
     }
 
     pub(crate) fn state(&self) -> PathBuf {
-        self.place.path().join("state")
+        self.state.clone()
+    }
+
+    /// The process that serves.
+    pub(crate) fn front(&self) -> Pid {
+        self.front
+    }
+
+    /// What the server has said on stderr.
+    pub(crate) fn errors(&self) -> String {
+        fs::read_to_string(self.place.path().join("errors")).unwrap()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.process.id().cast_signed()), signal).unwrap();
+        kill(self.front, signal).unwrap();
     }
 
     /// Waits until the front has ended, and returns whether it ended well.
@@ -171,24 +205,36 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         for _ in 0..2 {
-            let _ = kill(Pid::from_raw(self.process.id().cast_signed()), Signal::SIGTERM);
+            let _ = kill(self.front, Signal::SIGTERM);
             sleep(Duration::from_millis(100));
         }
         let _ = self.process.wait();
     }
 }
 
-fn begin(place: &Path, address: Option<&str>) -> (Child, String, Option<String>) {
-    begin_with(Command::new(env!("CARGO_BIN_EXE_kennel-server")), place, address)
+fn pid_of(process: &Child) -> Pid {
+    Pid::from_raw(process.id().cast_signed())
 }
 
-fn begin_with(mut command: Command, place: &Path, address: Option<&str>) -> (Child, String, Option<String>) {
-    command
-        .arg("serve")
-        .arg("--config")
-        .arg(place.join("serve.toml"))
-        .arg("--state")
-        .arg(place.join("state"));
+/// The children of a process, those that have ended and that nobody has waited for included.
+pub(crate) fn children(pid: impl std::fmt::Display) -> Vec<Pid> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok());
+    let text = lists.collect::<String>();
+    text.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap())).collect()
+}
+
+fn begin(place: &Path, address: Option<&str>) -> (Child, String, Option<String>) {
+    begin_with(Command::new(env!("CARGO_BIN_EXE_kennel-server")), place, &place.join("state"), address)
+}
+
+fn begin_with(
+    mut command: Command,
+    place: &Path,
+    state: &Path,
+    address: Option<&str>,
+) -> (Child, String, Option<String>) {
+    command.arg("serve").arg("--config").arg(place.join("serve.toml")).arg("--state").arg(state);
     address.into_iter().for_each(|address| {
         command.args(["--listen", address]);
     });

@@ -43,6 +43,9 @@ pub(crate) struct Serve {
     /// The directory for what sandboxes write and what a restart needs
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
+    /// The name of this worker, with which ids begin: where one file serves many workers
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
 }
 
 /// A process in which sandboxes live. The front starts it.

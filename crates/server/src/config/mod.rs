@@ -135,10 +135,10 @@ impl Config {
             let name = serve.config.as_deref().map_or("kennel serve".into(), Path::to_string_lossy);
             Problem(format!("{name}: {key}: {reason}"))
         };
-        if !is_worker_name(&file.name) {
+        let worker = serve.name.clone().unwrap_or(file.name);
+        if !is_worker_name(&worker) {
             let reason = format!(
-                "{:?} is no label of a domain: at most {LONGEST_NAME} lower-case letters, digits and hyphens",
-                file.name
+                "{worker:?} is no label of a domain: at most {LONGEST_NAME} lower-case letters, digits and hyphens"
             );
             return Err(about("name", reason));
         }
@@ -187,7 +187,7 @@ impl Config {
         Ok(Self {
             listen,
             state,
-            name: file.name,
+            name: worker,
             hosts: file.hosts,
             domain: file.domain.map(|domain| domain.to_ascii_lowercase()),
             tokens,
@@ -245,7 +245,7 @@ mod tests {
         let path = dir.path().join("serve.toml");
         fs::write(&path, text).expect("written");
         let state = Some(dir.path().join("state"));
-        Config::read(&Serve { config: Some(path), listen: None, state })
+        Config::read(&Serve { config: Some(path), listen: None, state, name: None })
             .map_err(|problem| problem.to_string())
     }
 
@@ -255,6 +255,20 @@ mod tests {
         assert_eq!(config.listen, Listen::Tcp(USUAL_ADDRESS.parse().expect("an address")));
         assert_eq!((config.hosts, config.name.as_str()), (4, "kennel"));
         assert_eq!(config.templates.keys().collect::<Vec<_>>(), ["base"]);
+    }
+
+    #[test]
+    fn the_flag_names_a_worker_of_a_file_for_many() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("serve.toml");
+        fs::write(&path, "name = 'all'").expect("written");
+        let named = |name: &str| {
+            let (config, state) = (Some(path.clone()), Some(dir.path().join("state")));
+            Config::read(&Serve { config, listen: None, state, name: Some(name.to_owned()) })
+        };
+        assert_eq!(named("kennel-workers-3").expect("a label").name, "kennel-workers-3");
+        let error = named("Node.1").expect_err("no label").to_string();
+        assert!(error.contains("name: \"Node.1\" is no label of a domain"), "{error}");
     }
 
     #[test]

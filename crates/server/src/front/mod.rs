@@ -13,6 +13,7 @@ mod memory;
 mod metrics;
 mod narrow;
 mod openapi;
+mod orphans;
 mod run_code;
 mod trace;
 mod v1;
@@ -103,6 +104,7 @@ async fn run(config: Config) -> Result<(), Problem> {
     tokio::spawn(listener.serve(Arc::clone(&front)));
     tokio::spawn(Arc::clone(&front).read_tokens_anew());
     tokio::spawn(memory::watch(Arc::clone(&front)));
+    tokio::spawn(orphans::reap());
     front.until_told().await?;
     front.hosts.end().await;
     Ok(())
