@@ -91,7 +91,7 @@ async fn run(config: Config) -> Result<(), Problem> {
             audit.ended(summary, reason);
             metrics.ended(reason);
         };
-        Hosts::start(&config, seed.clone(), on_end).await?
+        Hosts::start(&config, on_end).await?
     };
     let admission = Admission::new(Arc::clone(&hosts), config.sandboxes, config.queue, config.admit_wait);
     tokio::spawn(Arc::clone(&admission).admit_waiting());
@@ -205,8 +205,9 @@ impl Front {
             }
             // Some clients name a sandbox by its token only.
             None if is_envd(path) => {
-                let known = text(ACCESS_TOKEN).and_then(|token| self.hosts.of_token(token));
-                known.map_or(Target::Unknown, |id| Target::Sandbox(id, ENVD_PORT))
+                let named = text(ACCESS_TOKEN).and_then(SandboxId::of_token);
+                let named = named.filter(|id| self.is_ours(id));
+                named.map_or(Target::Unknown, |id| Target::Sandbox(id, ENVD_PORT))
             }
             // `api.DOMAIN` is the worker, as with E2B.
             None => Target::Worker,
@@ -215,8 +216,11 @@ impl Front {
 
     /// An id of this worker.
     pub(crate) fn id(&self, text: &str) -> Option<SandboxId> {
-        let id = text.parse::<SandboxId>().ok()?;
-        (id.worker() == self.config.name && self.hosts.has(id.host())).then_some(id)
+        text.parse().ok().filter(|id| self.is_ours(id))
+    }
+
+    fn is_ours(&self, id: &SandboxId) -> bool {
+        id.worker() == self.config.name && self.hosts.has(id.host())
     }
 
     /// A request for a port of a sandbox; the port of E2B's daemon is for its files and commands.
