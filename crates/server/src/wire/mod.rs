@@ -4,6 +4,7 @@ pub(crate) mod failure;
 pub(crate) mod headers;
 pub(crate) mod id;
 pub(crate) mod memory;
+pub(crate) mod page;
 pub(crate) mod rest;
 pub(crate) mod sandbox;
 
