@@ -4,8 +4,9 @@
 //! miss. *Hosts* are processes in which the sandboxes live. Each serves the same HTTP as the front, on a Unix
 //! socket that only the front's user can reach, and goes on when the front dies.
 //!
-//! A room imports only rooms that come before it: `wire` (what front and hosts say to each other), `blobs`,
-//! `sandboxes`, `e2b` and `v1` (their routes), `host`, `config`, `front`. Nothing here makes a sandbox: that
+//! A room imports only rooms that come before it: `wire` (what front and hosts say to each other), `http`
+//! (connections, and what requests name), `blobs`, `sandboxes`, `e2b` and `v1` (their routes), `host`, `config`,
+//! `front`. Nothing here makes a sandbox: that
 //! is the crate `kennel`.
 
 #![cfg(target_os = "linux")]
@@ -16,6 +17,7 @@ mod config;
 mod e2b;
 mod front;
 mod host;
+mod http;
 mod sandboxes;
 mod v1;
 mod wire;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, to_bytes};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use axum::response::IntoResponse;
@@ -16,18 +16,14 @@ use crate::config::template::{Template, USUAL_TEMPLATE};
 use crate::config::tokens::Token;
 use crate::e2b::control::{Machine, NO_MEMORY, USUAL_SECONDS, listed};
 use crate::front::Front;
-use crate::front::access::parameters;
-use crate::front::forward::forward;
 use crate::front::narrow::{NetworkRequest, narrow};
 use crate::front::run_code::run_code;
+use crate::http::request::{MOST_CONTROL, body_of, parameters};
 use crate::wire::failure::{Failure, Reason};
 use crate::wire::headers::{IDEMPOTENCY_KEY, NEXT_TOKEN, OWNER};
 use crate::wire::id::{SandboxId, hex};
 use crate::wire::page::{PAGE, Place, order};
 use crate::wire::sandbox::{Making, NewSandbox, State, Summary, now};
-
-/// The longest body of a control route.
-const MOST: usize = 1 << 20;
 
 /// A creation, as E2B's clients send it. Other keys are ignored: clients add some.
 #[derive(Debug, Deserialize)]
@@ -84,7 +80,7 @@ impl Front {
 
     async fn create(&self, token: &Token, request: Request<Body>) -> Result<Response<Body>, Failure> {
         let (parts, body) = request.into_parts();
-        let body = body_of(body, MOST).await?;
+        let body = body_of(body, MOST_CONTROL).await?;
         let new = self.asked(token, &parts.headers, &body)?;
         self.make_admitted(token, &new).await.map(|(_, response)| response)
     }
@@ -109,7 +105,7 @@ impl Front {
         let response = self.make(new, key).await?;
         let (parts, body) = response.into_parts();
         let is_lost = |_| Failure::gone(Some(Reason::SessionLost));
-        let body = to_bytes(body, MOST).await.map_err(|error| is_lost(error.to_string()))?;
+        let body = to_bytes(body, MOST_CONTROL).await.map_err(|error| is_lost(error.to_string()))?;
         if parts.status != StatusCode::CREATED {
             self.metrics.refused("failed");
             return Err(Failure::of_answer(parts.status, &body));
@@ -152,7 +148,7 @@ impl Front {
             let request = Request::post("/sandboxes").header(CONTENT_TYPE, "application/json");
             let request =
                 request.body(Body::from(body.clone())).map_err(|error| Failure::bad(error.to_string()))?;
-            match forward(&self.hosts, chosen.host, request).await {
+            match self.hosts.forward(chosen.host, request).await {
                 Ok(response) => return Ok(response),
                 Err(_) if left > 0 => {
                     left -= 1;
@@ -287,7 +283,7 @@ impl Front {
         let owner = token.name.parse().map_err(|_| Failure::bad("the token's name is no header"))?;
         request.headers_mut().insert(OWNER, owner);
         let is_end = request.method() == Method::DELETE;
-        let response = match forward(&self.hosts, id.host(), request).await {
+        let response = match self.hosts.forward(id.host(), request).await {
             Err(failure) if failure.status == StatusCode::BAD_GATEWAY => {
                 self.hosts.without_host(&id).into_response()
             }
@@ -300,13 +296,6 @@ impl Front {
         }
         Ok(self.with_reason(response, &id))
     }
-}
-
-/// A body of at most that many bytes.
-pub(crate) async fn body_of(body: Body, most: usize) -> Result<Bytes, Failure> {
-    to_bytes(body, most).await.map_err(|_| {
-        Failure::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body: more than {most} bytes, or cut off"))
-    })
 }
 
 fn milliseconds(time: Duration) -> u64 {

@@ -26,7 +26,8 @@ use tokio::time::{sleep, timeout};
 use crate::Problem;
 use crate::config::Config;
 use crate::config::template::Template;
-use crate::front::forward::{HostClient, client, stream_client};
+use crate::front::ask::{HostClient, client, stream_client};
+use crate::http::forward::{at, forward};
 use crate::sandboxes::ready::Wanted;
 use crate::wire::failure::{Failure, Reason};
 use crate::wire::id::SandboxId;
@@ -130,19 +131,20 @@ impl Hosts {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes a request on to a host.
+    /// Passes a request on to a host, and both directions after an upgrade.
+    pub(crate) async fn forward(&self, host: u8, request: Request<Body>) -> Result<Response<Body>, Failure> {
+        forward(request, |request| self.ask(host, request)).await
+    }
+
+    /// Asks a host.
     pub(crate) async fn ask(
         &self,
         host: u8,
         mut request: Request<Body>,
     ) -> Result<Response<Incoming>, Failure> {
-        // `*` and the authority of CONNECT are no paths.
-        let path = request.uri().path_and_query().map(|path| path.as_str());
-        let path = path.filter(|path| path.starts_with('/')).unwrap_or("/");
-        let is_stream = matches!(path, "/process.Process/Start" | "/process.Process/Connect");
+        *request.uri_mut() = at(&host.to_string(), request.uri())?;
+        let is_stream = matches!(request.uri().path(), "/process.Process/Start" | "/process.Process/Connect");
         let client = if is_stream { &self.streams } else { &self.client };
-        let uri = format!("http://{host}{path}").parse();
-        *request.uri_mut() = uri.map_err(|error| Failure::bad(format!("the path: {error}")))?;
         client.request(request).await.map_err(|error| {
             if error.is_connect() {
                 return Failure::gone(Some(Reason::SessionLost));
