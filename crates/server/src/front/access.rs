@@ -35,6 +35,11 @@ impl Access {
         Arc::clone(&self.tokens.read().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 
+    /// The name of the state directory.
+    pub(crate) fn instance(&self) -> String {
+        self.seed.instance()
+    }
+
     /// The token of the key in a request for a control route.
     pub(crate) fn token(&self, headers: &HeaderMap) -> Result<Token, Failure> {
         let Some(key) = key(headers) else {

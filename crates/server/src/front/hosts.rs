@@ -210,6 +210,21 @@ impl Hosts {
         known.sandboxes.values().filter(counts).count()
     }
 
+    /// How many run, by owner.
+    pub(crate) fn running_by_owner(&self) -> HashMap<String, usize> {
+        let mut counts = HashMap::new();
+        let known = self.lock();
+        for summary in known.sandboxes.values().filter(|summary| summary.state == State::Running) {
+            match counts.get_mut(&summary.owner) {
+                Some(count) => *count += 1,
+                None => {
+                    counts.insert(summary.owner.clone(), 1);
+                }
+            }
+        }
+        counts
+    }
+
     /// How many commands of this owner run.
     pub(crate) fn commands(&self, owner: &str) -> usize {
         let known = self.lock();

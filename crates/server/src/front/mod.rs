@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use axum::Json;
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Request, Response, StatusCode};
@@ -45,6 +46,7 @@ use crate::http::request::{Label, Target, is_envd};
 use crate::wire::failure::{Failure, Reason};
 use crate::wire::headers::{REASON, SANDBOX_ID, SANDBOX_PORT, TO_PORT, TO_SANDBOX, TRAFFIC_TOKEN};
 use crate::wire::id::{SandboxId, Seed};
+use crate::wire::room::{ROOM, Room};
 use crate::wire::{ENVD_PORT, StateDirectory};
 use crate::{Problem, say};
 
@@ -170,6 +172,7 @@ impl Front {
             (Target::Own, "/v1/openapi.json") => Ok(openapi::answer()),
             (Target::Own, "/healthz") => Ok(StatusCode::OK.into_response()),
             (Target::Own, "/readyz") => Ok(self.is_ready().into_response()),
+            (Target::Own, ROOM) => Ok(Json(self.room()).into_response()),
             (Target::Own, "/metrics") => Ok(self.numbers().into_response()),
             (Target::Own, _) => self.control(request).await,
         };
@@ -273,8 +276,28 @@ impl Front {
     }
 
     fn is_ready(&self) -> StatusCode {
-        let ready = !self.is_draining() && self.admission.has_room();
+        let ready = !self.is_draining() && self.admission.room() > 0;
         if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+    }
+
+    /// What a router wants to know.
+    fn room(&self) -> Room {
+        let by_owner = self.hosts.running_by_owner();
+        let tokens = self.access.tokens();
+        let tokens =
+            tokens.prefixes().filter_map(|(prefix, token)| Some((prefix, *by_owner.get(&token.name)?)));
+        Room {
+            name: self.config.name.clone(),
+            instance: self.access.instance(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            templates: self.config.templates.keys().cloned().collect(),
+            languages: self.config.languages.keys().cloned().collect(),
+            room: self.admission.room(),
+            running: by_owner.values().sum(),
+            waiting: self.admission.waiting(),
+            draining: self.is_draining(),
+            tokens: tokens.collect(),
+        }
     }
 
     fn numbers(&self) -> String {

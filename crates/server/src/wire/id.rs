@@ -138,6 +138,11 @@ impl Seed {
         format!("{id}.{}", hex(&self.mac(b"traffic", id.as_str())))
     }
 
+    /// What names this state directory, and says nothing else about the seed: 16 hexadecimal digits.
+    pub(crate) fn instance(&self) -> String {
+        hex(self.mac(b"instance", "").get(..8).unwrap_or_default())
+    }
+
     fn mac(&self, purpose: &[u8], about: &str) -> Vec<u8> {
         // HMAC takes keys of every length.
         let Ok(mac) = Hmac::<Sha256>::new_from_slice(&self.0) else { return Vec::new() };
@@ -209,5 +214,6 @@ mod tests {
             assert!(!all.iter().skip(place + 1).any(|later| later == token));
         }
         assert_eq!(one.token(&a), Seed::new([1; 32]).token(&a));
+        assert_eq!((one.instance().len(), one.instance() == other.instance()), (16, false));
     }
 }

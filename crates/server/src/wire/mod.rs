@@ -6,6 +6,7 @@ pub(crate) mod id;
 pub(crate) mod memory;
 pub(crate) mod page;
 pub(crate) mod rest;
+pub(crate) mod room;
 pub(crate) mod sandbox;
 
 use std::path::{Path, PathBuf};
