@@ -11,6 +11,7 @@
 //! | `memory` | what a container's limit of memory does |
 //! | `own` | Kennel's own routes: commands with their files, blobs, reports, changes |
 //! | `ports` | servers in sandboxes, by header and by name |
+//! | `route` | the router before several workers, and `kennel fleet status` |
 //! | `streams` | events of commands: order, silence, slow readers |
 //! | `templates` | policies, files, limits, what a client may narrow |
 #![cfg(target_os = "linux")]
@@ -25,6 +26,7 @@ mod load;
 mod memory;
 mod own;
 mod ports;
+mod route;
 mod server;
 mod streams;
 mod templates;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -17,11 +18,25 @@ use tempfile::TempDir;
 /// The key of the token `me`, where there are tokens.
 pub(crate) const KEY: &str = "key-of-me";
 
+/// Where a server or a router is, and a key for it.
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) address: String,
+    pub(crate) key: String,
+}
+
 pub(crate) struct Server {
     process: Child,
     pub(crate) place: TempDir,
-    pub(crate) address: String,
-    pub(crate) key: String,
+    client: Client,
+}
+
+impl Deref for Server {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
 }
 
 impl Server {
@@ -62,7 +77,7 @@ impl Server {
         apart.arg(format!("{command} && exec \"$@\"")).arg(argument);
         apart.arg(env!("CARGO_BIN_EXE_kennel-server"));
         let (process, address, key) = begin_with(apart, place.path(), None);
-        Self { process, place, address, key: key.unwrap() }
+        Self { process, place, client: Client { address, key: key.unwrap() } }
     }
 
     /// The directories of its sandboxes, as the server sees them.
@@ -89,14 +104,24 @@ impl Server {
         }
         fs::write(place.path().join("serve.toml"), text + config).unwrap();
         let (process, address, key) = begin(place.path(), None);
-        Self { process, place, address, key: key.unwrap_or_else(|| KEY.to_owned()) }
+        Self { process, place, client: Client { address, key: key.unwrap_or_else(|| KEY.to_owned()) } }
+    }
+
+    /// Kills the front.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts a front where the one before was.
+    pub(crate) fn start_again(&mut self) {
+        self.process = begin(self.place.path(), Some(&self.address)).0;
     }
 
     /// Kills the front, and starts another one at the same address.
     pub(crate) fn restart(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-        self.process = begin(self.place.path(), Some(&self.address)).0;
+        self.kill();
+        self.start_again();
     }
 
     pub(crate) fn state(&self) -> PathBuf {
@@ -115,7 +140,9 @@ impl Server {
     pub(crate) fn has_ended(&mut self) -> bool {
         self.process.try_wait().unwrap().is_some()
     }
+}
 
+impl Client {
     /// A request with this key.
     pub(crate) fn ask_as(&self, key: &str, method: &str, path: &str, body: &Value) -> Answer {
         let body = if body.is_null() { String::new() } else { body.to_string() };
