@@ -15,6 +15,9 @@ use crate::wire::failure::Failure;
 /// How long a creation waits for its quota: as at a worker.
 const WAIT: Duration = Duration::from_secs(2);
 
+/// How long a worker takes until a sandbox of one command runs.
+const SOON: Duration = Duration::from_millis(100);
+
 /// The pause between two looks.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -190,7 +193,7 @@ impl Creation {
 
     /// A worker is asked for it. If the answer comes with its end, the worker tells of it before.
     pub(crate) fn at(&self, worker: &Arc<Worker>, ends_with_answer: bool) {
-        let told = ends_with_answer.then(Instant::now);
+        let told = ends_with_answer.then(|| Instant::now() + SOON);
         self.change(|begun| {
             begun.worker = Some(Arc::clone(worker));
             begun.told = told;
