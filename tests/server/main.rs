@@ -12,6 +12,7 @@
 //! | `own` | Kennel's own routes: commands with their files, blobs, reports, changes |
 //! | `pods` | a worker in the conditions of Kubernetes |
 //! | `ports` | servers in sandboxes, by header and by name |
+//! | `route` | the router before several workers, and `kennel fleet status` |
 //! | `streams` | events of commands: order, silence, slow readers |
 //! | `templates` | policies, files, limits, what a client may narrow |
 #![cfg(target_os = "linux")]
@@ -27,6 +28,7 @@ mod memory;
 mod own;
 mod pods;
 mod ports;
+mod route;
 mod server;
 mod streams;
 mod templates;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,14 +19,28 @@ use tempfile::TempDir;
 /// The key of the token `me`, where there are tokens.
 pub(crate) const KEY: &str = "key-of-me";
 
+/// Where a server or a router is, and a key for it.
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) address: String,
+    pub(crate) key: String,
+}
+
 pub(crate) struct Server {
     process: Child,
     /// The process that serves: in a pod, not the one that was started.
     front: Pid,
     pub(crate) place: TempDir,
     state: PathBuf,
-    pub(crate) address: String,
-    pub(crate) key: String,
+    client: Client,
+}
+
+impl Deref for Server {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
 }
 
 impl Server {
@@ -64,7 +79,7 @@ impl Server {
         let state = volume.join("state");
         let (process, address, key) = begin_with(pod, place.path(), &state, None);
         let front = children(process.id()).remove(0);
-        Self { process, front, place, state, address, key: key.unwrap() }
+        Self { process, front, place, state, client: Client { address, key: key.unwrap() } }
     }
 
     /// With a state directory on a disk of this size, which nobody else sees.
@@ -84,7 +99,8 @@ impl Server {
         apart.arg(env!("CARGO_BIN_EXE_kennel-server"));
         let state = place.path().join("state");
         let (process, address, key) = begin_with(apart, place.path(), &state, None);
-        Self { front: pid_of(&process), process, place, state, address, key: key.unwrap() }
+        let client = Client { address, key: key.unwrap() };
+        Self { front: pid_of(&process), process, place, state, client }
     }
 
     /// The directories of its sandboxes, as the server sees them.
@@ -112,15 +128,26 @@ impl Server {
         fs::write(place.path().join("serve.toml"), text + config).unwrap();
         let (process, address, key) = begin(place.path(), None);
         let (front, state) = (pid_of(&process), place.path().join("state"));
-        Self { process, front, place, state, address, key: key.unwrap_or_else(|| KEY.to_owned()) }
+        let client = Client { address, key: key.unwrap_or_else(|| KEY.to_owned()) };
+        Self { process, front, place, state, client }
+    }
+
+    /// Kills the front.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts a front where the one before was.
+    pub(crate) fn start_again(&mut self) {
+        self.process = begin(self.place.path(), Some(&self.address)).0;
+        self.front = pid_of(&self.process);
     }
 
     /// Kills the front, and starts another one at the same address.
     pub(crate) fn restart(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-        self.process = begin(self.place.path(), Some(&self.address)).0;
-        self.front = pid_of(&self.process);
+        self.kill();
+        self.start_again();
     }
 
     pub(crate) fn state(&self) -> PathBuf {
@@ -149,7 +176,9 @@ impl Server {
     pub(crate) fn has_ended(&mut self) -> bool {
         self.process.try_wait().unwrap().is_some()
     }
+}
 
+impl Client {
     /// A request with this key.
     pub(crate) fn ask_as(&self, key: &str, method: &str, path: &str, body: &Value) -> Answer {
         let body = if body.is_null() { String::new() } else { body.to_string() };

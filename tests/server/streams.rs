@@ -6,9 +6,15 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::server::{Answer, Made, STREAM, Server, events, frame, output, send, start, wait_until};
+use crate::server::{Answer, Client, Made, STREAM, Server, events, frame, output, send, start, wait_until};
 
-fn open(server: &Server, made: &Made, call: &str, body: &[u8], more: &[(&str, &str)]) -> TcpStream {
+pub(crate) fn open(
+    server: &Client,
+    made: &Made,
+    call: &str,
+    body: &[u8],
+    more: &[(&str, &str)],
+) -> TcpStream {
     let mut stream = server.connect();
     let mut headers =
         vec![("x-access-token", &*made.token), ("e2b-sandbox-id", &*made.id), ("content-type", STREAM)];

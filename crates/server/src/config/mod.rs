@@ -6,7 +6,6 @@ pub(crate) mod tokens;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,11 +17,12 @@ use crate::Problem;
 use crate::arguments::Serve;
 use crate::config::language::{Language, languages};
 use crate::config::template::{Template, TemplateFile, USUAL_TEMPLATE};
+use crate::http::listen::{Listen, TlsFiles};
 use crate::wire::StateDirectory;
 use crate::wire::id::{LONGEST_NAME, MOST_HOSTS, is_worker_name};
 
 /// Where the server listens without a file: the port of E2B's own daemon.
-const USUAL_ADDRESS: &str = "127.0.0.1:49983";
+pub(crate) const USUAL_ADDRESS: &str = "127.0.0.1:49983";
 
 /// The keys of `serve.toml`.
 #[derive(Debug, Deserialize)]
@@ -72,21 +72,6 @@ impl Default for ServeFile {
             language: BTreeMap::new(),
         }
     }
-}
-
-/// Where a certificate and its key are, in PEM.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct TlsFiles {
-    pub(crate) certificate: PathBuf,
-    pub(crate) key: PathBuf,
-}
-
-/// Where the server listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Listen {
-    Tcp(SocketAddr),
-    Unix(PathBuf),
 }
 
 /// What the server does: the file with its defaults, checked.
@@ -146,11 +131,9 @@ impl Config {
             return Err(about("hosts", format!("{}: 1 to {MOST_HOSTS} are possible", file.hosts)));
         }
         let listen = serve.listen.as_deref().or(file.listen.as_deref()).unwrap_or(USUAL_ADDRESS);
-        let listen = parse_listen(listen, &directory).map_err(|reason| about("listen", reason))?;
+        let listen = Listen::parse(listen, &directory).map_err(|reason| about("listen", reason))?;
         let tokens = file.tokens.map(|path| directory.join(path));
-        if let Listen::Tcp(address) = &listen
-            && !address.ip().is_loopback()
-        {
+        if let Some(address) = listen.beyond_this_machine() {
             if tokens.is_none() {
                 let reason = format!(
                     "{address} is no loopback address, and there are no tokens; name a file: tokens = \"tokens.toml\""
@@ -207,14 +190,6 @@ impl Config {
             languages: languages(file.language),
         })
     }
-}
-
-fn parse_listen(text: &str, directory: &Path) -> Result<Listen, String> {
-    if let Some(path) = text.strip_prefix("unix:") {
-        return Ok(Listen::Unix(directory.join(path)));
-    }
-    let address = text.parse().map_err(|_| format!("{text:?}: ADDRESS:PORT or unix:PATH is expected"))?;
-    Ok(Listen::Tcp(address))
 }
 
 fn usual_state() -> Result<PathBuf, Problem> {

@@ -78,25 +78,10 @@ impl Refusal {
     }
 
     fn failure(self, token: &Token, sandboxes: usize) -> Failure {
-        let quota = StatusCode::TOO_MANY_REQUESTS;
         let full = StatusCode::SERVICE_UNAVAILABLE;
         match self {
-            Self::Sandboxes => {
-                let limit = token.sandboxes.unwrap_or_default();
-                Failure::later(
-                    quota,
-                    2,
-                    format!("token {}: {limit} sandboxes run, which is its limit", token.name),
-                )
-            }
-            Self::Rate => {
-                let limit = token.creations.unwrap_or_default();
-                Failure::later(
-                    quota,
-                    1,
-                    format!("token {}: {limit} creations a second are its limit", token.name),
-                )
-            }
+            Self::Sandboxes => token.has_sandboxes(token.sandboxes.unwrap_or_default()),
+            Self::Rate => token.has_creations(token.creations.unwrap_or_default()),
             Self::Room => Failure::later(
                 full,
                 2,
@@ -247,10 +232,13 @@ impl Admission {
         !self.lock().beginning.is_empty()
     }
 
-    /// Whether anybody could make a sandbox.
-    pub(crate) fn has_room(&self) -> bool {
+    /// How many sandboxes could still be made.
+    pub(crate) fn room(&self) -> usize {
+        if self.is_short_of_memory() {
+            return 0;
+        }
         let beginning: usize = self.lock().beginning.values().sum();
-        self.hosts.running(None) + beginning < self.sandboxes && !self.is_short_of_memory()
+        self.sandboxes.saturating_sub(self.hosts.running(None) + beginning)
     }
 }
 

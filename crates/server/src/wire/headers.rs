@@ -17,6 +17,8 @@ pub(crate) const SANDBOX_PORT: &str = "e2b-sandbox-port";
 pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// Lists: where the next page begins.
 pub(crate) const NEXT_TOKEN: &str = "x-next-token";
+/// Lists of a router: workers that have not answered.
+pub(crate) const MISSING: &str = "x-kennel-missing";
 /// Why a sandbox is not there any more.
 pub(crate) const REASON: &str = "x-kennel-reason";
 /// Connect: milliseconds until the call is over.
