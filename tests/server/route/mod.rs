@@ -6,6 +6,7 @@ mod life;
 mod list;
 mod pass;
 mod status;
+mod taken;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
