@@ -39,9 +39,11 @@ pub(crate) enum Part {
     Busy,
     Streams,
     Route,
+    #[cfg(feature = "nats")]
+    Queue,
 }
 
-pub(crate) const ALL: [(&str, Part); 8] = [
+pub(crate) const ALL: &[(&str, Part)] = &[
     ("latency", Part::Latency),
     ("life", Part::Life),
     ("run", Part::Run),
@@ -50,6 +52,8 @@ pub(crate) const ALL: [(&str, Part); 8] = [
     ("busy", Part::Busy),
     ("streams", Part::Streams),
     ("route", Part::Route),
+    #[cfg(feature = "nats")]
+    ("queue", Part::Queue),
 ];
 
 impl Part {
@@ -63,6 +67,8 @@ impl Part {
             Self::Busy => busy().await,
             Self::Streams => streams().await,
             Self::Route => route().await,
+            #[cfg(feature = "nats")]
+            Self::Queue => crate::queue::measure().await,
         }
     }
 }

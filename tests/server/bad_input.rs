@@ -246,3 +246,13 @@ fn connections_beyond_the_limit_are_closed_and_others_go_on() {
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(server.run(&made, "echo well").0, "well\n");
 }
+
+#[cfg(not(feature = "nats"))]
+#[test]
+fn a_queue_without_the_feature_is_refused_by_its_name() {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kennel-server"));
+    let output = command.args(["serve", "--nats", "nats://127.0.0.1:4222"]).output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(125), "{words}");
+    assert!(words.contains("--nats: this kennel-server was built without the feature `nats`"), "{words}");
+}

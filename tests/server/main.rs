@@ -12,6 +12,7 @@
 //! | `own` | Kennel's own routes: commands with their files, blobs, reports, changes |
 //! | `pods` | a worker in the conditions of Kubernetes |
 //! | `ports` | servers in sandboxes, by header and by name |
+//! | `queue` | jobs from NATS JetStream, with a real server that dies |
 //! | `route` | the router before several workers, and `kennel fleet status` |
 //! | `streams` | events of commands: order, silence, slow readers |
 //! | `templates` | policies, files, limits, what a client may narrow |
@@ -28,6 +29,8 @@ mod memory;
 mod own;
 mod pods;
 mod ports;
+#[cfg(feature = "nats")]
+mod queue;
 mod route;
 mod server;
 mod streams;

@@ -59,6 +59,9 @@ pub(crate) struct Serve {
     /// The name of this worker, with which ids begin: where one file serves many workers
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
+    /// Also run jobs from this NATS server with JetStream, such as nats://127.0.0.1:4222: docs/fleet.md
+    #[arg(long, value_name = "URL")]
+    pub(crate) nats: Option<String>,
 }
 
 /// Serve the sandboxes of many workers at one address

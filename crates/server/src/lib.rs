@@ -6,8 +6,8 @@
 //! socket that only the front's user can reach, and goes on when the front dies.
 //!
 //! A room imports only rooms that come before it: `wire` (what front and hosts say to each other), `http`
-//! (what front and router share), `blobs`, `sandboxes`, `e2b` and `v1` (their routes), `host`, `config`, `front`;
-//! `route` knows `wire`, `http` and `config` only. Nothing here makes a sandbox: that
+//! (what front and router share), `blobs`, `sandboxes`, `e2b` and `v1` (their routes), `host`, `config`, `front`,
+//! `queue` (jobs from NATS); `route` knows `wire`, `http` and `config` only. Nothing here makes a sandbox: that
 //! is the crate `kennel`.
 
 #![cfg(target_os = "linux")]
@@ -19,6 +19,8 @@ mod e2b;
 mod front;
 mod host;
 mod http;
+#[cfg(feature = "nats")]
+mod queue;
 mod route;
 mod sandboxes;
 mod v1;
@@ -28,6 +30,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use arguments::Arguments;
+#[cfg(not(feature = "nats"))]
+use front::NoSource as Queue;
+#[cfg(feature = "nats")]
+use queue::Queue;
 
 /// The exit status of a failure of Kennel itself, as for `kennel run`.
 const FAILED: u8 = 125;
@@ -36,7 +42,7 @@ const FAILED: u8 = 125;
 #[must_use]
 pub fn main() -> ExitCode {
     let done = match Arguments::read() {
-        Arguments::Serve(serve) => front::serve(&serve).map(|()| ExitCode::SUCCESS),
+        Arguments::Serve(serve) => front::serve::<Queue>(&serve).map(|()| ExitCode::SUCCESS),
         Arguments::Host(host) => host::run(&host).map(|()| ExitCode::SUCCESS),
         Arguments::Route(route) => route::route(&route).map(|()| ExitCode::SUCCESS),
         Arguments::FleetStatus(status) => route::status(&status),

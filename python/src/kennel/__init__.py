@@ -25,6 +25,10 @@ from kennel.errors import (
     FileError,
     ImageError,
     IsDirectoryError,
+    JobCancelled,
+    JobDead,
+    JobError,
+    JobTimeout,
     NotDirectoryError,
     NotFoundError,
     OutputLimitExceeded,
@@ -77,6 +81,7 @@ from kennel.results import (
 from kennel.session import Session
 
 if TYPE_CHECKING:
+    from kennel.fleet import Fleet, JobResult
     from kennel.remote import Remote
 
 attach = Session.attach
@@ -88,6 +93,10 @@ def __getattr__(name: str) -> Any:
         from kennel.remote import Remote
 
         return Remote
+    if name in ("Fleet", "JobResult"):
+        from kennel import fleet
+
+        return getattr(fleet, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -115,9 +124,15 @@ __all__ = [
     "ExistsError",
     "FileError",
     "Finding",
+    "Fleet",
     "ImageError",
     "Io",
     "IsDirectoryError",
+    "JobCancelled",
+    "JobDead",
+    "JobError",
+    "JobResult",
+    "JobTimeout",
     "Limits",
     "Logs",
     "Mount",

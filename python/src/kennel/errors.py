@@ -55,6 +55,29 @@ class SessionLost(SessionClosed):
         process was killed), or `None` if the server does not know."""
 
 
+class JobError(Error):
+    """A job of `kennel.Fleet` has no result."""
+
+
+class JobDead(JobError):
+    """No worker could run the job, or one has refused it."""
+
+    def __init__(self, message: str, *, history: list[dict[str, Any]] | None = None, status: int | None = None) -> None:
+        super().__init__(message)
+        self.history = history or []
+        """Each attempt that is known: `delivery`, `worker`, `time`, and perhaps `error`."""
+        self.status = status
+        """What `/v1/run` would have answered, if a worker has refused it: 400, 403, 404, 413."""
+
+
+class JobCancelled(JobError):
+    """Somebody has cancelled the job."""
+
+
+class JobTimeout(JobError):
+    """The job had no result in time, and was cancelled."""
+
+
 class ProtocolError(SessionError):
     """The other side of the socket is no session of this version."""
 

@@ -1,6 +1,7 @@
 //! `serve.toml`, templates and tokens: read, checked, and made whole before anything is served.
 
 pub(crate) mod language;
+pub(crate) mod nats;
 pub(crate) mod template;
 pub(crate) mod tokens;
 
@@ -16,6 +17,7 @@ use serde::de::DeserializeOwned;
 use crate::Problem;
 use crate::arguments::Serve;
 use crate::config::language::{Language, languages};
+use crate::config::nats::{Nats, NatsFile};
 use crate::config::template::{Template, TemplateFile, USUAL_TEMPLATE};
 use crate::http::listen::{Listen, TlsFiles};
 use crate::wire::StateDirectory;
@@ -44,6 +46,7 @@ struct ServeFile {
     drain: Span,
     blobs: Size,
     audit: Option<PathBuf>,
+    nats: NatsFile,
     template: BTreeMap<String, TemplateFile>,
     language: BTreeMap<String, Language>,
 }
@@ -68,6 +71,7 @@ impl Default for ServeFile {
             drain: seconds(3600),
             blobs: Size::from_bytes(1 << 30),
             audit: None,
+            nats: NatsFile::default(),
             template: BTreeMap::new(),
             language: BTreeMap::new(),
         }
@@ -102,6 +106,9 @@ pub(crate) struct Config {
     pub(crate) blobs: u64,
     /// The audit log.
     pub(crate) audit: Option<PathBuf>,
+    /// The queue that jobs come from.
+    #[cfg_attr(not(feature = "nats"), expect(dead_code, reason = "only the feature `nats` reads it"))]
+    pub(crate) nats: Option<Nats>,
     pub(crate) templates: BTreeMap<String, Template>,
     /// Of `/run_code`.
     pub(crate) languages: BTreeMap<String, Language>,
@@ -166,6 +173,12 @@ impl Config {
             let checked = language.check(|template| templates.contains_key(template));
             checked.map_err(|reason| about(&format!("language.{name}"), reason))?;
         }
+        let nats = file.nats.check(serve.nats.as_deref(), &directory);
+        let nats = nats.map_err(|(key, reason)| about(key, reason))?;
+        if tokens.is_some() && nats.as_ref().is_some_and(|nats| nats.token.is_none()) {
+            let reason = "it is missing: jobs count against a token of yours, such as token = \"jobs\"";
+            return Err(about("nats.token", reason.into()));
+        }
         let in_directory = |path: PathBuf| directory.join(path);
         Ok(Self {
             listen,
@@ -186,6 +199,7 @@ impl Config {
             drain: file.drain.duration(),
             blobs: file.blobs.bytes(),
             audit: file.audit.map(in_directory),
+            nats,
             templates,
             languages: languages(file.language),
         })
@@ -220,7 +234,7 @@ mod tests {
         let path = dir.path().join("serve.toml");
         fs::write(&path, text).expect("written");
         let state = Some(dir.path().join("state"));
-        Config::read(&Serve { config: Some(path), listen: None, state, name: None })
+        Config::read(&Serve { config: Some(path), listen: None, state, name: None, nats: None })
             .map_err(|problem| problem.to_string())
     }
 
@@ -239,7 +253,7 @@ mod tests {
         fs::write(&path, "name = 'all'").expect("written");
         let named = |name: &str| {
             let (config, state) = (Some(path.clone()), Some(dir.path().join("state")));
-            Config::read(&Serve { config, listen: None, state, name: Some(name.to_owned()) })
+            Config::read(&Serve { config, listen: None, state, name: Some(name.to_owned()), nats: None })
         };
         assert_eq!(named("kennel-workers-3").expect("a label").name, "kennel-workers-3");
         let error = named("Node.1").expect_err("no label").to_string();

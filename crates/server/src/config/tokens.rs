@@ -18,7 +18,7 @@ use crate::wire::failure::Failure;
 use crate::wire::id::{hex, unhex};
 
 /// The owner of sandboxes where there are no tokens.
-const ONLY: &str = "default";
+pub(crate) const ONLY: &str = "default";
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

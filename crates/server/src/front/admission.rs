@@ -213,6 +213,20 @@ impl Admission {
         drop(given_up);
     }
 
+    /// How many more sandboxes the token could have now. Those that wait come first.
+    #[cfg(feature = "nats")]
+    pub(crate) fn room_for(&self, token: &Token) -> usize {
+        let inner = self.lock();
+        if !inner.turns.is_empty() {
+            return 0;
+        }
+        let beginning = inner.beginning.get(&token.name).copied().unwrap_or(0);
+        drop(inner);
+        let running = || self.hosts.running(Some(&token.name)) + beginning;
+        let of_token = token.sandboxes.map_or(usize::MAX, |most| most.saturating_sub(running()));
+        self.room().min(of_token)
+    }
+
     /// The memory in use from now on, in percent.
     pub(crate) fn note_memory(&self, percent: u64) {
         self.memory.store(percent, Ordering::Relaxed);

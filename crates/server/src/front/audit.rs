@@ -43,6 +43,13 @@ impl Audit {
         });
     }
 
+    #[cfg(feature = "nats")]
+    pub(crate) fn job(&self, id: &str, owner: &str, outcome: &str, deliveries: i64) {
+        self.write(|| {
+            json!({ "event": "job", "job": id, "token": owner, "outcome": outcome, "deliveries": deliveries })
+        });
+    }
+
     pub(crate) fn refused(&self, what: &str, why: &str) {
         self.write(|| json!({ "event": "refused", "request": what, "why": why }));
     }

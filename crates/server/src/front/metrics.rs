@@ -28,6 +28,12 @@ struct OfReason {
 const BUCKETS: [f64; 15] =
     [0.0005, 0.001, 0.002, 0.003, 0.005, 0.008, 0.012, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 8.0];
 
+#[cfg(feature = "nats")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfOutcome {
+    outcome: &'static str,
+}
+
 type Durations = Family<OfTemplate, Histogram, fn() -> Histogram>;
 
 /// What the front counts.
@@ -40,6 +46,28 @@ pub(crate) struct Metrics {
     running: Gauge,
     room: Gauge,
     waiting: Gauge,
+    #[cfg(feature = "nats")]
+    jobs: Jobs,
+}
+
+/// What is counted of jobs from a queue.
+#[cfg(feature = "nats")]
+#[derive(Default)]
+struct Jobs {
+    outcomes: Family<OfOutcome, Counter<u64, AtomicU64>>,
+    repeated: Counter<u64, AtomicU64>,
+    kept: Gauge,
+}
+
+#[cfg(feature = "nats")]
+impl Jobs {
+    fn register(registry: &mut Registry) -> Self {
+        let jobs = Self::default();
+        registry.register("jobs", "Jobs from the queue, by what became of them here", jobs.outcomes.clone());
+        registry.register("jobs_repeated", "Runs of jobs that may have run before", jobs.repeated.clone());
+        registry.register("results_kept", "Results that wait until NATS can be reached", jobs.kept.clone());
+        jobs
+    }
 }
 
 impl Metrics {
@@ -61,7 +89,35 @@ impl Metrics {
         registry.register("running", "Sandboxes that run", running.clone());
         registry.register("room", "Sandboxes that could still run", room.clone());
         registry.register("waiting", "Creations that wait", waiting.clone());
-        Arc::new(Self { registry, creations, commands, refused, ended, running, room, waiting })
+        #[cfg(feature = "nats")]
+        let jobs = Jobs::register(&mut registry);
+        Arc::new(Self {
+            registry,
+            creations,
+            commands,
+            refused,
+            ended,
+            running,
+            room,
+            waiting,
+            #[cfg(feature = "nats")]
+            jobs,
+        })
+    }
+
+    #[cfg(feature = "nats")]
+    pub(crate) fn job(&self, outcome: &'static str) {
+        self.jobs.outcomes.get_or_create(&OfOutcome { outcome }).inc();
+    }
+
+    #[cfg(feature = "nats")]
+    pub(crate) fn job_repeated(&self) {
+        self.jobs.repeated.inc();
+    }
+
+    #[cfg(feature = "nats")]
+    pub(crate) fn results_kept(&self, count: usize) {
+        self.jobs.kept.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn created(&self, template: &str, time: Duration) {

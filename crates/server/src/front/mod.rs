@@ -8,6 +8,8 @@ mod audit;
 mod control;
 mod events;
 mod hosts;
+#[cfg(feature = "nats")]
+pub(crate) mod jobs;
 mod memory;
 mod metrics;
 mod narrow;
@@ -15,7 +17,7 @@ mod openapi;
 mod orphans;
 mod run_code;
 mod trace;
-mod v1;
+pub(crate) mod v1;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -63,14 +65,36 @@ pub(crate) struct Front {
     draining: AtomicBool,
 }
 
-/// Runs `kennel serve` until it is told to end.
-pub(crate) fn serve(serve: &Serve) -> Result<(), Problem> {
-    let config = Config::read(serve)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.map_err(Problem::about("start threads"))?.block_on(run(config))
+/// Where commands come from beside connections of clients.
+pub(crate) trait Source: Sized {
+    /// Begins to take them, if the configuration names it.
+    async fn begin(front: &Arc<Front>) -> Result<Option<Self>, Problem>;
+
+    /// Ends after the hosts: what has run is told first.
+    async fn end(self);
 }
 
-async fn run(config: Config) -> Result<(), Problem> {
+/// There is none.
+#[cfg(not(feature = "nats"))]
+pub(crate) struct NoSource;
+
+#[cfg(not(feature = "nats"))]
+impl Source for NoSource {
+    async fn begin(_: &Arc<Front>) -> Result<Option<Self>, Problem> {
+        Ok(None)
+    }
+
+    async fn end(self) {}
+}
+
+/// Runs `kennel serve` until it is told to end.
+pub(crate) fn serve<S: Source>(serve: &Serve) -> Result<(), Problem> {
+    let config = Config::read(serve)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.map_err(Problem::about("start threads"))?.block_on(run::<S>(config))
+}
+
+async fn run<S: Source>(config: Config) -> Result<(), Problem> {
     let state = config.state.clone();
     prepare(&state).map_err(Problem::about(state.path().display()))?;
     let _lock = lock(&state)?;
@@ -104,8 +128,12 @@ async fn run(config: Config) -> Result<(), Problem> {
     tokio::spawn(Arc::clone(&front).read_tokens_anew());
     tokio::spawn(memory::watch(Arc::clone(&front)));
     tokio::spawn(orphans::reap());
+    let source = S::begin(&front).await?;
     front.until_told().await?;
     front.hosts.end().await;
+    if let Some(source) = source {
+        source.end().await;
+    }
     Ok(())
 }
 

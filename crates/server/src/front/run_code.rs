@@ -24,7 +24,7 @@ use crate::v1::run::RunRequest;
 use crate::wire::failure::{Failure, Reason};
 
 /// The longest answer of a host: its output and its files, in JSON.
-const MOST_ANSWER: usize = 512 << 20;
+pub(crate) const MOST_ANSWER: usize = 512 << 20;
 
 /// Other keys are ignored: clients add some.
 #[derive(Deserialize)]

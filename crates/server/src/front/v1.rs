@@ -118,6 +118,20 @@ impl Front {
         self.metrics.command(template, begun.elapsed());
         response
     }
+
+    /// Runs a command in a sandbox that is made for it: the body of `/v1/run`, whoever brings it.
+    pub(crate) async fn run_once(&self, token: &Token, body: &[u8]) -> Result<Response<Body>, Failure> {
+        let asked: RunOnceRequest = strict(body)?;
+        let name = asked.template.as_deref().unwrap_or(USUAL_TEMPLATE);
+        let template = self.template(token, name)?;
+        let time = asked.run.time()?;
+        Longest::of(token, name, template).check(time)?;
+        let mut policy = template.policy.clone();
+        narrow_limits(&mut policy.limits, name, &asked.limits)?;
+        asked.network.narrow(&mut policy, name)?;
+        let sandbox = OfRequest::make(self, token, template.making(name, policy), time).await?;
+        sandbox.run(self, token, &asked.run).await
+    }
 }
 
 /// Runs a command in a sandbox that is made for it, and ends with it.
@@ -138,16 +152,7 @@ pub(crate) async fn run_once(
     request: Request<Body>,
 ) -> Result<Response<Body>, Failure> {
     let body = body_of(request.into_body(), MOST_RUN).await?;
-    let asked: RunOnceRequest = strict(&body)?;
-    let name = asked.template.as_deref().unwrap_or(USUAL_TEMPLATE);
-    let template = front.template(token, name)?;
-    let time = asked.run.time()?;
-    Longest::of(token, name, template).check(time)?;
-    let mut policy = template.policy.clone();
-    narrow_limits(&mut policy.limits, name, &asked.limits)?;
-    asked.network.narrow(&mut policy, name)?;
-    let sandbox = OfRequest::make(front, token, template.making(name, policy), time).await?;
-    sandbox.run(front, token, &asked.run).await
+    front.run_once(token, &body).await
 }
 
 /// Sends a blob. Its token can name it in requests; the least recently used go first.

@@ -46,6 +46,12 @@ impl StateDirectory {
         self.0.join("blobs")
     }
 
+    /// Results of jobs that are kept until the queue can be reached.
+    #[cfg(feature = "nats")]
+    pub(crate) fn kept_results(&self) -> PathBuf {
+        self.0.join("results")
+    }
+
     /// From which the tokens of sandboxes are computed.
     pub(crate) fn seed(&self) -> PathBuf {
         self.0.join("seed")

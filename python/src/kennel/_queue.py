@@ -1,0 +1,261 @@
+"""The queue of jobs in NATS, as `kennel serve --nats` has it: jobs are published, and results are looked up.
+
+nats-py is for asyncio. It runs in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import queue
+import re
+import secrets
+import threading
+import time
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from kennel import _connect
+from kennel.errors import Error, SessionClosed, SessionError, Unsupported
+
+T = TypeVar("T")
+
+LARGE = 512 << 10
+"""From this size on, in bytes, bodies are objects."""
+
+_LOOK_SECONDS = 5.0
+"""How often results are looked for of which nobody has told: NATS may have been away."""
+
+_AT_ONCE = 64
+"""The most requests at once."""
+
+_TRY_SECONDS = 60.0
+"""How long a job is sent again while NATS is away."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job with its id."""
+
+    index: int
+    id: str
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The outcome of a job: its line, and the answer of its command. Or what keeps anything from being found."""
+
+    id: str
+    line: dict[str, Any] = field(default_factory=dict)
+    answer: dict[str, Any] = field(default_factory=dict)
+    error: Error | None = None
+
+
+def new_id() -> str:
+    """An id that no other job has."""
+    return secrets.token_hex(16)
+
+
+def is_id(text: Any) -> bool:
+    """Whether a job may have this id.
+
+    >>> is_id("a-1_B"), is_id("a.b"), is_id("")
+    (True, False, False)
+    """
+    return isinstance(text, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,128}", text, re.ASCII) is not None
+
+
+class Jobs:
+    """A connection to NATS, and the jobs that somebody waits for."""
+
+    def __init__(self, prefix: str, options: dict[str, Any], seconds: float) -> None:
+        try:
+            import nats
+        except ImportError:
+            raise Unsupported("kennel.Fleet needs nats-py", hint="pip install 'kennel[nats]'") from None
+        self._nats = nats
+        self._prefix = prefix
+        self._options = options
+        # Workers tell on the subject of this name.
+        self._name = secrets.token_hex(16)
+        self._waiting: dict[str, queue.SimpleQueue[Found]] = {}
+        self._is_closed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="kennel-fleet", daemon=True)
+        self._thread.start()
+        try:
+            self._call(self._open(seconds), seconds + 5)
+        except BaseException:
+            self.close()
+            raise
+
+    def _call(self, coroutine: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+        """Runs it in the thread of NATS."""
+        if self._is_closed:
+            coroutine.close()
+            raise SessionClosed("the fleet is closed")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result(seconds)
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def _open(self, seconds: float) -> None:
+        async def ignore(_: Exception) -> None:
+            """Each is told by the call that it belongs to."""
+
+        options = {"error_cb": ignore, "max_reconnect_attempts": -1, "reconnect_time_wait": 0.2, **self._options}
+        try:
+            self._client = await asyncio.wait_for(self._nats.connect(**options), seconds)
+        except Exception as error:
+            servers = ", ".join(self._options["servers"])
+            raise SessionError(f"NATS at {servers}: {str(error) or 'no answer'}") from error
+        self._stream = self._client.jetstream(timeout=5)
+        try:
+            self._results = await self._stream.key_value(f"{self._prefix}-results")
+            self._cancelled = await self._stream.key_value(f"{self._prefix}-cancelled")
+            self._bodies = await self._stream.object_store(f"{self._prefix}-bodies")
+        except Exception as error:
+            raise SessionError(
+                f"NATS has no queue {self._prefix}: {error}",
+                hint="start a worker first, which makes it: kennel serve --nats URL",
+            ) from error
+        await self._client.subscribe(f"{self._prefix}.done.{self._name}", cb=self._told)
+        self._looking = self._loop.create_task(self._look())
+
+    def send(self, jobs: list[Job], arrived: queue.SimpleQueue[Found]) -> None:
+        """Publishes jobs. What becomes of each arrives there."""
+        for job in jobs:
+            if job.id in self._waiting:
+                raise ValueError(f"job {job.id} is waited for already")
+        bodies = [json.dumps(job.body).encode() for job in jobs]
+        for job in jobs:
+            self._waiting[job.id] = arrived
+        try:
+            self._call(self._publish_all(jobs, bodies))
+        except BaseException:
+            self.forget(jobs)
+            self.cancel([job.id for job in jobs])
+            raise
+
+    async def _publish_all(self, jobs: list[Job], bodies: list[bytes]) -> None:
+        turns = asyncio.Semaphore(_AT_ONCE)
+
+        async def publish(job: Job, body: bytes) -> None:
+            async with turns:
+                await self._publish(job, body)
+
+        tasks = [asyncio.ensure_future(publish(job, body)) for job, body in zip(jobs, bodies, strict=True)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _publish(self, job: Job, body: bytes) -> None:
+        """Publishes a job until NATS has it: to do it again is safe, as it has an id."""
+        headers = {"Nats-Msg-Id": job.id, "Kennel-Notify": self._name}
+        until = time.monotonic() + _TRY_SECONDS
+        while True:
+            try:
+                if len(body) > LARGE:
+                    await self._bodies.put(f"job-{job.id}", body)
+                    headers["Kennel-Body"] = "object"
+                payload = b"" if "Kennel-Body" in headers else body
+                await self._stream.publish(f"{self._prefix}.jobs", payload, headers=headers)
+                return
+            except Exception as error:
+                if time.monotonic() > until:
+                    raise SessionError(f"job {job.id}: NATS does not take it: {str(error) or 'no answer'}") from error
+            await asyncio.sleep(0.2)
+
+    async def _told(self, message: Any) -> None:
+        """A worker tells that a job has a result."""
+        await self._find(message.data.decode("ascii", "replace"))
+
+    async def _look(self) -> None:
+        """Looks for results of which nobody has told."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            turns = asyncio.Semaphore(_AT_ONCE)
+
+            async def find(name: str, turns: asyncio.Semaphore = turns) -> None:
+                async with turns:
+                    await self._find(name)
+
+            await asyncio.gather(*map(find, list(self._waiting)))
+
+    async def _find(self, name: str) -> None:
+        arrived = self._waiting.get(name)
+        if arrived is None:
+            return
+        try:
+            found = await self._outcome(name)
+        except (self._nats.errors.Error, asyncio.TimeoutError, OSError):
+            # There is none yet, or NATS is away: it is looked for again.
+            return
+        except Error as error:
+            found = Found(name, error=error)
+        if found is not None and self._waiting.pop(name, None) is not None:
+            arrived.put(found)
+
+    async def _outcome(self, name: str) -> Found | None:
+        entry = await self._results.get(name)
+        head, _, rest = (entry.value or b"").partition(b"\n")
+        line = _connect.parsed(head)
+        if line.get("object"):
+            rest = (await self._bodies.get(_connect.text_of(line, "object"))).data or b""
+        return Found(name, line, _connect.parsed(rest) if line.get("outcome") == "done" else {})
+
+    def cancel(self, ids: Iterable[str]) -> None:
+        """Tells workers that nobody wants these any more."""
+        names = list(ids)
+        for name in names:
+            if not is_id(name):
+                raise ValueError(f"{name!r} is no id of a job")
+        if names and not self._is_closed:
+            self._call(self._cancel(names))
+
+    async def _cancel(self, names: list[str]) -> None:
+        turns = asyncio.Semaphore(_AT_ONCE)
+
+        async def cancel(name: str) -> None:
+            async with turns:
+                try:
+                    await self._cancelled.put(name, b"")
+                except (self._nats.errors.Error, asyncio.TimeoutError, OSError):
+                    # Without NATS nobody can be told; the job has its timeout.
+                    return
+
+        await asyncio.gather(*map(cancel, names))
+
+    def forget(self, jobs: Iterable[Job]) -> None:
+        """Nobody waits for these any more."""
+        for job in jobs:
+            self._waiting.pop(job.id, None)
+
+    def close(self) -> None:
+        """Ends the connection. Who still waits gets an error."""
+        if self._is_closed:
+            return
+        # The thread ends in any case.
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            self._call(self._close(), 5)
+        self._is_closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+        if not self._loop.is_running():
+            self._loop.close()
+        for name, arrived in list(self._waiting.items()):
+            arrived.put(Found(name, error=SessionClosed("the fleet is closed")))
+
+    async def _close(self) -> None:
+        looking, client = getattr(self, "_looking", None), getattr(self, "_client", None)
+        if looking is not None:
+            looking.cancel()
+        if client is not None:
+            await client.close()

@@ -1,0 +1,90 @@
+//! Jobs that nobody should send: each is dead at once, and its letter says why.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::json;
+
+use super::nats::{ID, Nats};
+use crate::server::{Server, wait_until};
+
+#[test]
+fn a_job_that_makes_no_sense_is_dead_at_once() {
+    let Some(nats) = Nats::start() else { return };
+    let _server = Server::start(&nats.config(""));
+    let deep = format!("{{\"argv\": {}{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    let long = json!({ "argv": ["true"], "k".repeat(100_000): 1 }).to_string();
+    for (id, body) in [
+        ("empty", Vec::new()),
+        ("garbage", vec![0xff; 1000]),
+        ("cut", b"{\"argv\": [\"true\"".to_vec()),
+        ("deep", deep.into_bytes()),
+        ("long", long.into_bytes()),
+        ("wrong", b"{\"argv\": \"true\"}".to_vec()),
+        ("no-program", b"{\"argv\": []}".to_vec()),
+        ("wider", b"{\"argv\": [\"true\"], \"limits\": {\"pids\": 1000000}}".to_vec()),
+        ("unknown", b"{\"argv\": [\"true\"], \"stdin\": {\"sha256\": \"../seed\"}}".to_vec()),
+    ] {
+        nats.publish_with(&[(ID, id)], body.clone());
+        let (line, _) = nats.outcome(id);
+        assert_eq!((&line["outcome"], &line["deliveries"]), (&json!("dead"), &json!(1)), "{id}: {line}");
+        assert!(line["error"].as_str().unwrap().len() < 5000);
+        wait_until("its letter is there", || nats.value("dead", id).is_some());
+        assert_eq!(nats.value("dead", id).unwrap(), line);
+    }
+    nats.empties();
+}
+
+#[test]
+fn a_job_without_an_id_has_its_number() {
+    let Some(nats) = Nats::start() else { return };
+    let _server = Server::start(&nats.config(""));
+    let body = json!({ "argv": ["true"] }).to_string();
+    nats.publish_with(&[], body.clone());
+    nats.publish_with(&[(ID, "../../seed")], body.clone());
+    nats.publish_with(&[(ID, "a.>")], body);
+    for number in 1..=3 {
+        let (line, _) = nats.outcome(&format!("sequence-{number}"));
+        assert!(line["error"].as_str().unwrap().starts_with("Nats-Msg-Id: "), "{line}");
+    }
+    nats.empties();
+}
+
+#[test]
+fn a_body_that_is_too_large_or_not_there_is_dead_at_once() {
+    let Some(nats) = Nats::start() else { return };
+    let _server = Server::start(&nats.config(""));
+    nats.publish_object("huge", &vec![b' '; (16 << 20) + 1]);
+    assert!(nats.outcome("huge").0["error"].as_str().unwrap().contains("16777216 are the most"));
+    nats.publish_with(&[(ID, "gone"), ("Kennel-Body", "object")], "");
+    assert!(nats.outcome("gone").0["error"].as_str().unwrap().contains("not in the object store"));
+    nats.empties();
+}
+
+#[test]
+fn a_job_reaches_neither_nats_nor_other_results() {
+    let Some(nats) = Nats::start() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let secret = dir.path().join("nats.token");
+    fs::write(&secret, "secret-of-nats").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let server = Server::start(&nats.config(""));
+    let state = server.state();
+    fs::write(state.join("results").join("other.1"), "x\nsecret-of-others").unwrap();
+    let script = format!(
+        "(exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo reached
+        for home in 127.0.0.1 localhost $(hostname -I); do
+            (exec 3<>/dev/tcp/$home/{port}) 2>/dev/null && echo reached $home
+        done
+        cat {state}/results/* {state}/seed {state}/key 2>/dev/null
+        tr '\\0' '\\n' < /proc/self/environ | grep -i nats
+        grep -rl secret-of {place} 2>/dev/null
+        echo tried",
+        port = nats.port(),
+        state = state.display(),
+        place = server.place.path().display(),
+    );
+    nats.publish("hostile", &json!({ "argv": ["bash", "-c", script] }));
+    let (_, answer) = nats.outcome("hostile");
+    assert_eq!(answer["stdout"]["text"], "tried\n", "{answer}");
+}
