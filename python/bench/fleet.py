@@ -1,0 +1,104 @@
+"""Commands per second through `kennel.ray` on one machine, against `kennel.Pool` in process, in one run.
+
+    python python/bench/fleet.py [--commands N] [--rounds N] [--per-node N]
+
+Each command has a session of its own on both sides, and as many run at once. Rounds of the two alternate, so that what else
+the machine does meets both. It also prints how long a single command takes on its way, one after the other. KENNEL names the
+executable; take a release build.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+import ray
+
+import kennel
+import kennel.ray
+
+TRUE = ["/bin/true"]
+POLICY = {"profile": "no-network"}
+
+
+def in_process(pool: kennel.Pool, threads: ThreadPoolExecutor, commands: int) -> float:
+    """Commands per second of a pool."""
+
+    def once(_: int) -> None:
+        with pool.checkout() as session:
+            session.run(TRUE)
+
+    start = time.perf_counter()
+    for _ in threads.map(once, range(commands)):
+        pass
+    return commands / (time.perf_counter() - start)
+
+
+def through_ray(fleet: kennel.ray.Fleet, commands: int) -> float:
+    """Commands per second of a fleet."""
+    start = time.perf_counter()
+    for result in fleet.map([TRUE] * commands):
+        result.get()
+    return commands / (time.perf_counter() - start)
+
+
+def spread(values: list[float], unit: str) -> str:
+    return f"{statistics.median(values):.0f}{unit} ({min(values):.0f} to {max(values):.0f})"
+
+
+def one_by_one(fleet: kennel.ray.Fleet, times: int) -> tuple[list[float], list[float]]:
+    """Microseconds of a command in a session of a node, and in one of this process."""
+    found: tuple[list[float], list[float]] = ([], [])
+    with fleet.session() as there, kennel.Session(".", **POLICY) as here:
+        for _ in range(times):
+            for session, into in ((there, found[0]), (here, found[1])):
+                start = time.perf_counter()
+                session.run(TRUE)
+                into.append((time.perf_counter() - start) * 1e6)
+    return found
+
+
+def main() -> None:
+    given = argparse.ArgumentParser(description="Commands per second through kennel.ray.")
+    given.add_argument("--commands", type=int, default=2000, help="commands of each round")
+    given.add_argument("--rounds", type=int, default=5)
+    given.add_argument("--per-node", type=int, default=os.cpu_count() or 1, help="commands that run at once")
+    options = given.parse_args()
+    load = os.getloadavg()[0]
+
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    per_node = options.per_node
+    ours: list[float] = []
+    pools: list[float] = []
+    with (
+        kennel.ray.Fleet(POLICY, per_node=per_node) as fleet,
+        kennel.Pool(per_node, **POLICY) as pool,
+        ThreadPoolExecutor(per_node) as threads,
+    ):
+        for number in range(options.rounds + 1):
+            found = through_ray(fleet, options.commands), in_process(pool, threads, options.commands)
+            # The first round warms up.
+            if number:
+                ours.append(found[0])
+                pools.append(found[1])
+        there, here = one_by_one(fleet, 300)
+    ray.shutdown()
+
+    print(f"Linux {platform.release()}, Python {platform.python_version()}, Ray {ray.__version__},", end=" ")
+    print(f"{os.cpu_count()} processors, load {load:.2f} before the run; {per_node} commands at once\n")
+    print("| what | kennel.ray | in process | ratio |")
+    print("| --- | ---: | ---: | ---: |")
+    ratio = statistics.median(ours) / statistics.median(pools)
+    print(f"| commands per second, each in a fresh session | {spread(ours, '/s')} | {spread(pools, '/s')} | {ratio:.2f} |")
+    ratio = statistics.median(there) / statistics.median(here)
+    print(f"| a command in an open session | {spread(there, ' µs')} | {spread(here, ' µs')} | {ratio:.2f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""Commands on the nodes of a Ray cluster, with nodes that come and go."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import pickle
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import ray
+from conftest import PER_NODE, Nodes
+from support import blocks, until
+
+import kennel
+import kennel.ray
+
+SLEEP = "sleep 4321.{}"
+
+
+def sleepers(tag: int) -> list[str]:
+    """The processes of `SLEEP` with that number."""
+    found = []
+    for each in Path("/proc").iterdir():
+        try:
+            if (each / "cmdline").read_bytes() == SLEEP.format(tag).replace(" ", "\0").encode() + b"\0":
+                found.append(each.name)
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def fleet(nodes: Nodes):
+    with kennel.ray.Fleet(profile="no-network", per_node=PER_NODE) as made:
+        until(lambda: len(made.nodes) == 3, "three nodes")
+        yield made
+
+
+def test_each_command_has_one_result_and_all_nodes_work(fleet):
+    results = list(fleet.map((["echo", str(number)] for number in range(90)), text=True))
+    assert sorted(result.number for result in results) == list(range(90))
+    assert all(result.get().stdout == f"{result.number}\n" and result.starts == 1 for result in results)
+    assert {result.node for result in results} == set(fleet.nodes)
+    assert pickle.loads(pickle.dumps(results[0])).get().outcome.ended == "exited"
+
+
+def test_the_example_of_the_page_runs(nodes, capsys):
+    (example,) = [block for block in blocks("docs/python.md") if "kennel.ray" in block]
+    exec(compile(example, "docs/python.md", "exec"), {})
+    lines = capsys.readouterr().out.split("\n")
+    assert {"6 42", "b'one'"} <= set(lines)
+
+
+def test_commands_start_in_an_empty_directory_of_their_own(fleet):
+    look = {"args": "pwd; ls -A; echo > mine; ls", "shell": True}
+    outputs = {result.get().stdout for result in fleet.map([look] * 20, text=True)}
+    assert outputs == {"/work\nmine\n"}
+
+
+def test_what_goes_wrong_with_a_command_is_its_own_result(fleet):
+    commands = [
+        ["true"],
+        ["no-such-program"],
+        {"args": ["sleep", "60"], "timeout": 0.2},
+        {"args": "exit 3", "shell": True, "check": True},
+        {"argv": ["true"]},
+        {"args": ["cat"], "input": threading.Lock()},
+        7,
+        {"args": ["cat"], "input": b"in"},
+    ]
+    found = {result.number: result for result in fleet.map(commands, timeout=60)}
+    assert found.keys() == set(range(8))
+    errors = [type(found[number].error) for number in range(8)]
+    assert errors[0] is None.__class__
+    assert errors[7] is None.__class__
+    assert errors[1:4] == [kennel.ProgramNotFoundError, kennel.TimeoutExpired, kennel.CalledProcessError]
+    assert errors[4:7] == [TypeError] * 3
+    assert found[7].get().stdout == b"in"
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        found[1].get()
+    with pytest.raises(TypeError, match="stdin"):
+        fleet.map([], stdin=0)
+
+
+def test_commands_are_read_as_there_is_room(fleet):
+    read = itertools.count()
+    results = fleet.map(["true"] for _ in read)
+    for _ in range(5):
+        next(results).get()
+    # Each result made room for one more.
+    time.sleep(0.5)
+    assert next(read) <= 3 * 2 * PER_NODE + 6
+    results.close()
+
+
+def test_an_iterator_that_fails_loses_no_result(fleet):
+    def commands():
+        yield from [["echo", "one"], ["echo", "two"]]
+        raise LookupError("no more")
+
+    results = fleet.map(commands(), text=True)
+    assert {next(results).get().stdout, next(results).get().stdout} == {"one\n", "two\n"}
+    with pytest.raises(LookupError, match="no more"):
+        next(results)
+
+
+def test_a_generator_that_is_closed_kills_its_commands(fleet):
+    results = fleet.map([["true"], *[SLEEP.format(1).split()] * 5])
+    assert next(results).number == 0
+    until(lambda: len(sleepers(1)) == 5, "the commands")
+    results.close()
+    until(lambda: not sleepers(1), "their end")
+    assert len(list(fleet.map([["true"]] * 30))) == 30
+
+
+def test_a_policy_that_is_refused_is_told_by_each_command(nodes):
+    with kennel.ray.Fleet(profile="no-network", allow=["a.example:1"], per_node=1) as fleet:
+        results = list(fleet.map([["true"]] * 3))
+    assert [type(result.error) for result in results] == [kennel.PolicyError] * 3
+
+
+def test_commands_can_share_a_session(nodes):
+    with kennel.ray.Fleet(profile="no-network", per_node=PER_NODE, fresh=False) as fleet:
+        until(lambda: len(fleet.nodes) == 3, "three nodes")
+        names = list(fleet.map([{"args": "echo >> log; wc -l < log", "shell": True}] * 30, text=True))
+        seen = collections.Counter(result.node for result in names)
+        assert all(result.error is None for result in names)
+        lines = collections.defaultdict(list)
+        for result in names:
+            lines[result.node].append(int(result.get().stdout))
+        assert {node: max(found) for node, found in lines.items()} == seen
+
+
+def test_a_session_stays_on_its_node(fleet):
+    with fleet.session() as session:
+        session.write("notes.txt", b"one")
+        session.mkdir("d")
+        session.write_text("d/two", "2\n", mode=0o600)
+        assert session.read("notes.txt") == b"one"
+        assert session.read_text("d/two") == "2\n"
+        assert session.stat("d/two").mode & 0o777 == 0o600
+        assert [entry.name for entry in session.list()] == ["d", "notes.txt"]
+        session.remove("d/two")
+        assert not session.exists("d/two")
+        assert session.run(["cat", "notes.txt"], text=True).stdout == "one"
+        with pytest.raises(FileNotFoundError):
+            session.read("none")
+        with pytest.raises(kennel.TimeoutExpired):
+            session.run(["sleep", "60"], timeout=0.1)
+        copy = pickle.loads(pickle.dumps(session))
+        copy.close()
+        assert session.exists("notes.txt")
+    with pytest.raises(kennel.SessionClosed):
+        session.run(["true"])
+
+
+def test_a_task_of_the_cluster_can_use_a_session(fleet):
+    @ray.remote
+    def task(session):
+        return session.run(["cat", "given"]).stdout
+
+    with fleet.session() as session:
+        session.write("given", b"by the driver")
+        assert ray.get(task.remote(session)) == b"by the driver"
+        copy = pickle.loads(pickle.dumps(session))
+    with pytest.raises(kennel.SessionClosed, match="is closed"):
+        copy.run(["true"])
+
+
+def test_sessions_are_spread_and_end_when_nobody_has_them(fleet):
+    sessions = [fleet.session() for _ in range(3)]
+    assert {session.node for session in sessions} == set(fleet.nodes)
+    for session in sessions:
+        session.detached = session.run(f"{SLEEP.format(2)} >/dev/null 2>&1 &", shell=True)
+    until(lambda: len(sleepers(2)) == 3, "the commands")
+    del sessions, session
+    until(lambda: not sleepers(2), "their end")
+
+
+def test_a_session_ends_when_it_is_idle(fleet):
+    session = fleet.session(idle=0.5)
+    until(lambda: ended(session), "its end")
+    session.close()
+
+
+def ended(session):
+    time.sleep(1)
+    try:
+        session.run(["true"])
+    except kennel.SessionClosed:
+        return True
+    return False
+
+
+def test_a_fleet_that_is_closed_says_so(nodes):
+    fleet = kennel.ray.Fleet(profile="no-network", per_node=2)
+    results = fleet.map([["true"], SLEEP.format(3).split()])
+    next(results)
+    until(lambda: sleepers(3), "the command")
+    fleet.close()
+    with pytest.raises(kennel.SessionClosed, match="the fleet is closed"):
+        next(results)
+    until(lambda: not sleepers(3), "its end")
+    with pytest.raises(kennel.SessionClosed):
+        fleet.session()
+    fleet.close()
+
+
+def test_no_node_with_the_labels_is_an_error_in_time(nodes):
+    with (
+        kennel.ray.Fleet(per_node=1, labels={"kind": "none"}, start_timeout=0.5) as fleet,
+        pytest.raises(kennel.SessionError, match="no node of the cluster takes commands"),
+    ):
+        list(fleet.map([["true"]]))
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_node_is_killed_in_the_middle(nodes, tmp_path, retries):
+    """Each command writes a line to a file of its own, so that its runs can be counted."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    with kennel.ray.Fleet(profile="no-network", workspace=runs, per_node=PER_NODE, fresh=False) as fleet:
+        until(lambda: len(fleet.nodes) == 3, "three nodes")
+        victim = nodes.others[0].node_id
+        kept = [fleet.session() for _ in range(3)]
+        commands = ({"args": f"echo run >> {number}", "shell": True} for number in range(2000))
+        found = {}
+        for result in fleet.map(commands, retries=retries, timeout=60):
+            assert result.number not in found
+            found[result.number] = result
+            if len(found) == 300:
+                nodes.kill(victim)
+            if len(found) == 600:
+                nodes.add()
+        assert found.keys() == set(range(2000))
+        lost = {number for number, result in found.items() if result.error is not None}
+        check_runs(runs, found, lost, retries)
+        for number in lost:
+            error = found[number].error
+            assert isinstance(error, kennel.SessionLost)
+            assert (error.reason, found[number].node) == ("node", victim)
+        for session in kept:
+            if session.node == victim:
+                with pytest.raises(kennel.SessionLost):
+                    session.run(["true"])
+            else:
+                assert session.run(["true"]).returncode == 0
+        until(lambda: len(fleet.nodes) == 3, "the new node")
+        assert victim not in fleet.nodes
+        assert {result.node for result in fleet.map([["true"]] * 60)} == set(fleet.nodes)
+
+
+def check_runs(runs, found, lost, retries):
+    """No command ran more often than it was sent, and those with a result ran."""
+    assert len(lost) <= (2 * PER_NODE if retries == 0 else 0)
+    sent_again = {number for number, result in found.items() if result.starts > 1}
+    assert sent_again if retries else lost
+    assert len(sent_again) <= 2 * PER_NODE
+    for number, result in found.items():
+        file = runs / str(number)
+        count = len(file.read_text().splitlines()) if file.exists() else 0
+        assert count <= result.starts
+        assert count >= (number not in lost)
