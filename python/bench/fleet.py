@@ -14,9 +14,12 @@ import os
 import platform
 import statistics
 import time
+import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+# With a token of its own Ray writes none to the home.
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
 
 import ray
 
@@ -27,13 +30,8 @@ TRUE = ["/bin/true"]
 POLICY = {"profile": "no-network"}
 
 
-def in_process(pool: kennel.Pool, threads: ThreadPoolExecutor, commands: int) -> float:
-    """Commands per second of a pool."""
-
-    def once(_: int) -> None:
-        with pool.checkout() as session:
-            session.run(TRUE)
-
+def in_process(once: Callable[[int], None], threads: ThreadPoolExecutor, commands: int) -> float:
+    """Commands per second of threads."""
     start = time.perf_counter()
     for _ in threads.map(once, range(commands)):
         pass
@@ -64,6 +62,40 @@ def one_by_one(fleet: kennel.ray.Fleet, times: int) -> tuple[list[float], list[f
     return found
 
 
+def alternate(rounds: int, *works: Callable[[], float]) -> list[list[float]]:
+    """What the works return, in turn. The first round warms up."""
+    found = [[work() for work in works] for _ in range(rounds + 1)][1:]
+    return [list(values) for values in zip(*found, strict=True)]
+
+
+def in_fresh_sessions(options: argparse.Namespace, threads: ThreadPoolExecutor) -> list[list[float]]:
+    """Commands per second, each in a session of its own."""
+    with kennel.ray.Fleet(POLICY, per_node=options.per_node) as fleet, kennel.Pool(options.per_node, **POLICY) as pool:
+
+        def once(_: int) -> None:
+            with pool.checkout() as session:
+                session.run(TRUE)
+
+        number = options.commands
+        return alternate(options.rounds, lambda: through_ray(fleet, number), lambda: in_process(once, threads, number))
+
+
+def in_one_session(options: argparse.Namespace, threads: ThreadPoolExecutor) -> list[list[float]]:
+    """Commands per second, all in one session."""
+    with kennel.ray.Fleet(POLICY, per_node=options.per_node, fresh=False) as fleet, kennel.Session(**POLICY) as session:
+
+        def once(_: int) -> None:
+            session.run(TRUE)
+
+        number = options.commands * 4
+        return alternate(options.rounds, lambda: through_ray(fleet, number), lambda: in_process(once, threads, number))
+
+
+def row(what: str, ours: list[float], others: list[float], unit: str) -> str:
+    ratio = statistics.median(ours) / statistics.median(others)
+    return f"| {what} | {spread(ours, unit)} | {spread(others, unit)} | {ratio:.2f} |"
+
+
 def main() -> None:
     given = argparse.ArgumentParser(description="Commands per second through kennel.ray.")
     given.add_argument("--commands", type=int, default=2000, help="commands of each round")
@@ -74,19 +106,10 @@ def main() -> None:
 
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
     per_node = options.per_node
-    ours: list[float] = []
-    pools: list[float] = []
-    with (
-        kennel.ray.Fleet(POLICY, per_node=per_node) as fleet,
-        kennel.Pool(per_node, **POLICY) as pool,
-        ThreadPoolExecutor(per_node) as threads,
-    ):
-        for number in range(options.rounds + 1):
-            found = through_ray(fleet, options.commands), in_process(pool, threads, options.commands)
-            # The first round warms up.
-            if number:
-                ours.append(found[0])
-                pools.append(found[1])
+    with ThreadPoolExecutor(per_node) as threads:
+        fresh = in_fresh_sessions(options, threads)
+        shared = in_one_session(options, threads)
+    with kennel.ray.Fleet(POLICY, per_node=per_node) as fleet:
         there, here = one_by_one(fleet, 300)
     ray.shutdown()
 
@@ -94,10 +117,9 @@ def main() -> None:
     print(f"{os.cpu_count()} processors, load {load:.2f} before the run; {per_node} commands at once\n")
     print("| what | kennel.ray | in process | ratio |")
     print("| --- | ---: | ---: | ---: |")
-    ratio = statistics.median(ours) / statistics.median(pools)
-    print(f"| commands per second, each in a fresh session | {spread(ours, '/s')} | {spread(pools, '/s')} | {ratio:.2f} |")
-    ratio = statistics.median(there) / statistics.median(here)
-    print(f"| a command in an open session | {spread(there, ' µs')} | {spread(here, ' µs')} | {ratio:.2f} |")
+    print(row("commands per second, each in a fresh session (`kennel.Pool`)", *fresh, "/s"))
+    print(row("commands per second, all in one session", *shared, "/s"))
+    print(row("a command in an open session, one after the other", there, here, " µs"))
 
 
 if __name__ == "__main__":

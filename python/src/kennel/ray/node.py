@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import fcntl
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from kennel._launch import check_directory, runtime_directory
@@ -30,6 +32,7 @@ class Node:
 
     async def start(self) -> None:
         """Prepares sessions. The node takes commands afterwards."""
+        remove_stray(runtime_directory())
         await self._commands.__aenter__()
 
     async def run(self, keywords: dict[str, Any]) -> Completed[Any] | Exception:
@@ -127,3 +130,17 @@ def with_directory(policy: Policy) -> Policy:
     empty.mkdir(mode=0o700, exist_ok=True)
     mounts = [*policy.mounts, Mount.tmpfs(DIRECTORY)]
     return Policy.of(keys, workspace=empty, mounts=mounts, cwd=policy.cwd or DIRECTORY)
+
+
+def remove_stray(directory: Path) -> None:
+    """Removes the sockets of sessions that were killed: when a worker of Ray dies, Ray kills what the worker has started.
+
+    Nobody holds the lock of such a session, and the process that its name has is gone.
+    """
+    for lock in directory.glob("py-*-*.lock"):
+        if Path("/proc", lock.name.split("-")[1]).exists():
+            continue
+        with suppress(OSError), open(lock, "r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.with_suffix(".sock").unlink(missing_ok=True)
+            lock.unlink()
