@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 # With a token of its own Ray writes none to the home.
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
@@ -27,7 +28,7 @@ import kennel
 import kennel.ray
 
 TRUE = ["/bin/true"]
-POLICY = {"profile": "no-network"}
+POLICY: dict[str, Any] = {"profile": "no-network"}
 
 
 def in_process(once: Callable[[int], None], threads: ThreadPoolExecutor, commands: int) -> float:
@@ -91,7 +92,7 @@ def in_one_session(options: argparse.Namespace, threads: ThreadPoolExecutor) -> 
         return alternate(options.rounds, lambda: through_ray(fleet, number), lambda: in_process(once, threads, number))
 
 
-def row(what: str, ours: list[float], others: list[float], unit: str) -> str:
+def row(what: str, unit: str, ours: list[float], others: list[float]) -> str:
     ratio = statistics.median(ours) / statistics.median(others)
     return f"| {what} | {spread(ours, unit)} | {spread(others, unit)} | {ratio:.2f} |"
 
@@ -117,9 +118,9 @@ def main() -> None:
     print(f"{os.cpu_count()} processors, load {load:.2f} before the run; {per_node} commands at once\n")
     print("| what | kennel.ray | in process | ratio |")
     print("| --- | ---: | ---: | ---: |")
-    print(row("commands per second, each in a fresh session (`kennel.Pool`)", *fresh, "/s"))
-    print(row("commands per second, all in one session", *shared, "/s"))
-    print(row("a command in an open session, one after the other", there, here, " µs"))
+    print(row("commands per second, each in a fresh session (`kennel.Pool`)", "/s", *fresh))
+    print(row("commands per second, all in one session", "/s", *shared))
+    print(row("a command in an open session, one after the other", " µs", there, here))
 
 
 if __name__ == "__main__":

@@ -92,8 +92,10 @@ class Fleet:
         self._start_timeout = start_timeout
         self._members: dict[str, Member] = {}
         self._failures: dict[str, tuple[float, BaseException]] = {}
-        # Guards what is above, and wakes those who wait for a node or a result. Ray's callbacks only set and notify.
+        # Guards what is above, and wakes those who wait for a node or a result. Ray's callbacks take it, so whoever has it
+        # calls nothing of Ray: Ray would wait for its callbacks.
         self._changed = threading.Condition()
+        self._following = threading.Lock()
         self._asked = 0.0
         self._is_closed = False
         if not ray.is_initialized():
@@ -157,29 +159,32 @@ class Fleet:
 
     def _follow(self) -> None:
         """Gives new nodes of the cluster their actors, and forgets those that are gone: once a second."""
-        with self._changed:
-            if self._is_closed:
-                raise SessionClosed("the fleet is closed")
-            if time.monotonic() < self._asked + _ASK_SECONDS:
-                return
-            self._asked = time.monotonic()
-        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-        found = {node["NodeID"]: node for node in nodes if node["Alive"] and self._is_chosen(node)}
-        with self._changed:
-            for member in list(self._members.values()):
-                if member.has_failed() or member.node not in found:
+        if self._is_closed:
+            raise SessionClosed("the fleet is closed")
+        if time.monotonic() < self._asked + _ASK_SECONDS or not self._following.acquire(blocking=False):
+            return
+        try:
+            nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+            found = {node["NodeID"]: node for node in nodes if node["Alive"] and self._is_chosen(node)}
+            with self._changed:
+                members = dict(self._members)
+                failed = {name for name, (until, _) in self._failures.items() if time.monotonic() < until}
+            for name, member in members.items():
+                if member.has_failed() or name not in found:
                     self._drop(member)
-            for name in found.keys() - self._members.keys():
-                since, _ = self._failures.get(name, (0.0, None))
-                if time.monotonic() > since:
-                    self._members[name] = self._join(name, found[name])
+            for name in found.keys() - members.keys() - failed:
+                self._join(name, found[name])
+            self._asked = time.monotonic()
+        finally:
+            self._following.release()
 
     def _is_chosen(self, node: Mapping[str, Any]) -> bool:
         needs = 1 if self._num_cpus is None else self._num_cpus
         has_labels = self._labels.items() <= node.get("Labels", {}).items()
         return bool(has_labels and node["Resources"].get("CPU", 0) >= needs)
 
-    def _join(self, name: str, node: Mapping[str, Any]) -> Member:
+    def _join(self, name: str, node: Mapping[str, Any]) -> None:
+        """Starts an actor on a node."""
         per_node = self._per_node or max(1, int(node["Resources"].get("CPU", 0)))
         options = {} if self._num_cpus is None else {"num_cpus": self._num_cpus}
         # If the node is gone meanwhile, the actor fails and does not wait.
@@ -188,17 +193,24 @@ class Fleet:
         kind = kind.options(scheduling_strategy=here, max_concurrency=_CALLS, **options)
         actor = kind.remote(self._policy, per_node, self._fresh)
         member = Member(name, actor, actor.start.remote().future(), most=2 * per_node)
-        member.ready.add_done_callback(lambda _: self._notify())
-        return member
+        with self._changed:
+            is_late = self._is_closed
+            if not is_late:
+                self._members[name] = member
+        if is_late:
+            ray.kill(actor)
+        else:
+            member.ready.add_done_callback(lambda _: self._notify())
 
     def _drop(self, member: Member) -> None:
         """Sends nothing more to an actor. Its node gets another one if it is there."""
-        if self._members.get(member.node) is not member:
-            return
-        del self._members[member.node]
-        member.is_lost = True
-        if member.ready.done() and (error := member.ready.exception()):
-            self._failures[member.node] = time.monotonic() + _AGAIN_SECONDS, error
+        with self._changed:
+            if self._members.get(member.node) is not member:
+                return
+            del self._members[member.node]
+            member.is_lost = True
+            if member.ready.done() and (error := member.ready.exception()):
+                self._failures[member.node] = time.monotonic() + _AGAIN_SECONDS, error
         # If it is only cut off, its commands end before they run again elsewhere.
         ray.kill(member.actor)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import threading
 import weakref
 from collections.abc import Callable
 from types import TracebackType
@@ -130,14 +131,10 @@ class Session:
     def close(self) -> None:
         """Ends the session with everything in it. To close it again has no effect, nor to close a copy."""
         self._is_closed = True
-        if self._end is None or not self._end.alive:
+        if self._end is None or (found := self._end.detach()) is None:
             return
-        ended: Any = self._end()
-        try:
-            ray.get(ended)
-        except RayError:
-            # It has ended with its node.
-            return
+        _, _, arguments, _ = found
+        _finish(*arguments)
 
     def __enter__(self) -> Session:
         return self
@@ -151,10 +148,18 @@ class Session:
         return answer_of(self._actor.call.remote(self.name, method, arguments, keywords), f"session {self.name}", self.node)
 
 
-def _forget(actor: Any, name: str, then: Callable[[], None]) -> Any:
-    """Tells the node to end a session, and does not wait for it."""
+def _finish(actor: Any, name: str, then: Callable[[], None]) -> None:
     then()
-    return actor.end.remote(name)
+    try:
+        ray.get(actor.end.remote(name))
+    except RayError:
+        # It has ended with its node.
+        return
+
+
+def _forget(actor: Any, name: str, then: Callable[[], None]) -> None:
+    """Ends a session that nobody closed. A thread calls Ray, as this may be one of Ray's own."""
+    threading.Thread(target=_finish, args=(actor, name, then), name="kennel-ray", daemon=True).start()
 
 
 def answer_of(call: Any, what: str, node: str) -> Any:
