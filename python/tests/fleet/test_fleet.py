@@ -6,9 +6,12 @@ import collections
 import itertools
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 import ray
@@ -17,6 +20,7 @@ from support import blocks, until
 
 import kennel
 import kennel.ray
+from kennel.ray.node import remove_stray
 
 SLEEP = "sleep 4321.{}"
 
@@ -252,8 +256,7 @@ def test_a_node_is_killed_in_the_middle(nodes, tmp_path, retries):
         until(lambda: len(fleet.nodes) == 3, "the new node")
         assert victim not in fleet.nodes
         assert {result.node for result in fleet.map([["true"]] * 60)} == set(fleet.nodes)
-    # Ray killed the sessions of the node, and their sockets are left until an actor starts on that machine.
-    assert stray_sockets()
+    # Ray killed the sessions of the node. Their sockets are left until an actor starts on that machine.
     with kennel.ray.Fleet(per_node=1) as fleet:
         until(lambda: fleet.nodes, "a node")
         assert not stray_sockets()
@@ -276,3 +279,21 @@ def check_runs(runs, found, lost, retries):
         count = len(file.read_text().splitlines()) if file.exists() else 0
         assert count <= result.starts
         assert count >= (number not in lost)
+
+
+def test_only_files_of_killed_sessions_are_removed(tmp_path):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for name in (f"py-{gone.pid}-a", f"py-{gone.pid}-held", f"py-{os.getpid()}-b", "named"):
+        (tmp_path / f"{name}.lock").touch()
+        (tmp_path / f"{name}.sock").touch()
+    held = f"py-{gone.pid}-held.lock"
+    hold = "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
+    holder = subprocess.Popen([sys.executable, "-c", hold, tmp_path / held], stdin=PIPE, stdout=PIPE)
+    with holder:
+        holder.stdout.readline()
+        remove_stray(tmp_path)
+        holder.stdin.close()
+    left = {file.name for file in tmp_path.glob("*.lock")}
+    assert left == {held, f"py-{os.getpid()}-b.lock", "named.lock"}
+    assert len(list(tmp_path.iterdir())) == 6
