@@ -120,14 +120,14 @@ class Fleet:
     def session(self, *, idle: float | None = None) -> Session:
         """Starts a session on the node that has the fewest. It ends when nobody has used it for `idle` seconds."""
         member = self._wait(self._for_session)
-        member.sessions += 1
+        self._count_session(member, 1)
         try:
             name = answer_of(member.actor.open.remote(idle), "a session that starts", member.node)
         except BaseException:
-            member.sessions -= 1
+            self._count_session(member, -1)
             raise
         session = Session(member.actor, member.node, name)
-        session.ends_with_object(lambda: self._session_ended(member))
+        session.ends_with_object(lambda: self._count_session(member, -1))
         return session
 
     @property
@@ -241,8 +241,9 @@ class Fleet:
         found = [member for member in self._members.values() if member.takes()]
         return min(found, key=lambda member: (member.sessions, member.commands), default=None)
 
-    def _session_ended(self, member: Member) -> None:
-        member.sessions -= 1
+    def _count_session(self, member: Member, more: int) -> None:
+        with self._changed:
+            member.sessions += more
 
     # Commands.
 
