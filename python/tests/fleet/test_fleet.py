@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import doctest
 import itertools
 import os
 import pickle
@@ -20,6 +21,7 @@ from support import blocks, until
 
 import kennel
 import kennel.ray
+from kennel.ray import jobs, node
 from kennel.ray.node import remove_stray
 
 SLEEP = "sleep 4321.{}"
@@ -57,6 +59,12 @@ def test_the_example_of_the_page_runs(nodes, capsys):
     exec(compile(example, "docs/python.md", "exec"), {})
     lines = capsys.readouterr().out.split("\n")
     assert {"6 42", "b'one'"} <= set(lines)
+
+
+@pytest.mark.parametrize("module", [jobs, node], ids=["jobs", "node"])
+def test_the_examples_of_docstrings_run(module):
+    failed, tried = doctest.testmod(module)
+    assert (failed, tried > 0) == (0, True)
 
 
 def test_commands_start_in_an_empty_directory_of_their_own(fleet):
