@@ -10,6 +10,7 @@ executable; take a release build.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import platform
 import statistics
@@ -37,6 +38,20 @@ def in_process(once: Callable[[int], None], threads: ThreadPoolExecutor, command
     for _ in threads.map(once, range(commands)):
         pass
     return commands / (time.perf_counter() - start)
+
+
+async def in_process_async(per_node: int, commands: int) -> float:
+    """Commands per second of a pool of asyncio, which is what a node has."""
+    slots = asyncio.Semaphore(per_node)
+    async with kennel.AsyncPool(per_node, **POLICY) as pool:
+
+        async def once() -> None:
+            async with slots, pool.checkout() as session:
+                await session.run(TRUE)
+
+        start = time.perf_counter()
+        await asyncio.gather(*(once() for _ in range(commands)))
+        return commands / (time.perf_counter() - start)
 
 
 def through_ray(fleet: kennel.ray.Fleet, commands: int) -> float:
@@ -70,7 +85,7 @@ def alternate(rounds: int, *works: Callable[[], float]) -> list[list[float]]:
 
 
 def in_fresh_sessions(options: argparse.Namespace, threads: ThreadPoolExecutor) -> list[list[float]]:
-    """Commands per second, each in a session of its own."""
+    """Commands per second, each in a session of its own: through Ray, with `Pool`, with `AsyncPool`."""
     with kennel.ray.Fleet(POLICY, per_node=options.per_node) as fleet, kennel.Pool(options.per_node, **POLICY) as pool:
 
         def once(_: int) -> None:
@@ -78,7 +93,12 @@ def in_fresh_sessions(options: argparse.Namespace, threads: ThreadPoolExecutor) 
                 session.run(TRUE)
 
         number = options.commands
-        return alternate(options.rounds, lambda: through_ray(fleet, number), lambda: in_process(once, threads, number))
+        return alternate(
+            options.rounds,
+            lambda: through_ray(fleet, number),
+            lambda: in_process(once, threads, number),
+            lambda: asyncio.run(in_process_async(options.per_node, number)),
+        )
 
 
 def in_one_session(options: argparse.Namespace, threads: ThreadPoolExecutor) -> list[list[float]]:
@@ -118,7 +138,8 @@ def main() -> None:
     print(f"{os.cpu_count()} processors, load {load:.2f} before the run; {per_node} commands at once\n")
     print("| what | kennel.ray | in process | ratio |")
     print("| --- | ---: | ---: | ---: |")
-    print(row("commands per second, each in a fresh session (`kennel.Pool`)", "/s", *fresh))
+    print(row("commands per second, each in a fresh session, to `kennel.Pool`", "/s", fresh[0], fresh[1]))
+    print(row("the same, to `kennel.AsyncPool`", "/s", fresh[0], fresh[2]))
     print(row("commands per second, all in one session", "/s", *shared))
     print(row("a command in an open session, one after the other", " µs", there, here))
 
