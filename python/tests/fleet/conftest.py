@@ -48,7 +48,8 @@ def processes(mark: str) -> list[str]:
 class Nodes:
     """The cluster. Its first node has what belongs to all of them; the others come and go."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         # Two processors cannot do without patience: a slow node is not a dead one.
         checks = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
         self.cluster = Cluster(
@@ -80,7 +81,7 @@ def nodes() -> Iterator[Nodes]:
     mark = uuid.uuid4().hex
     places = {"XDG_RUNTIME_DIR": "x", "RAY_TMPDIR": "r"}
     os.environ |= {MARK: mark, **{name: str(directory / place) for name, place in places.items()}}
-    made = Nodes()
+    made = Nodes(directory)
     ray.init(address=made.cluster.address, log_to_driver=False)
     try:
         yield made

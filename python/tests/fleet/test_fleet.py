@@ -73,6 +73,27 @@ def test_commands_start_in_an_empty_directory_of_their_own(fleet):
     assert outputs == {"/work\nmine\n"}
 
 
+def test_a_command_reaches_nothing_of_ray(fleet, nodes):
+    host, port = nodes.cluster.address.rsplit(":", 1)
+    connect = f"import socket; socket.create_connection(({host!r}, {port}), 5)"
+    # The directory of Ray is beside that of sessions, of which a command sees the empty one.
+    commands = [["python3", "-c", connect], ["env"], ["ls", "-A", str(nodes.directory)]]
+    found = {result.number: result.get() for result in fleet.map(commands, text=True)}
+    assert "ConnectionRefusedError" in found[0].stderr
+    assert "RAY" not in found[1].stdout
+    assert found[2].stdout == "x\n"
+
+
+@pytest.mark.parametrize("profile", ["no-network", "read-only", "full-dev"])
+def test_commands_leave_nothing_on_the_node(nodes, profile):
+    empty = nodes.directory / "x/kennel/empty"
+    write = {"args": f"touch {empty}/mine; ls -A {empty}; echo one > own && cat own", "shell": True}
+    shown = "one\n" if profile == "read-only" else "mine\none\n"
+    with kennel.ray.Fleet(profile=profile, per_node=2) as fleet:
+        assert {result.get().stdout for result in fleet.map([write] * 12, text=True)} == {shown}
+    assert not list(empty.iterdir())
+
+
 def test_what_goes_wrong_with_a_command_is_its_own_result(fleet):
     commands = [
         ["true"],

@@ -13,7 +13,7 @@ from typing import Any
 from kennel._launch import check_directory, runtime_directory
 from kennel.aio import AsyncSession
 from kennel.errors import SessionClosed
-from kennel.policy import Mount, Policy
+from kennel.policy import Mount, Overlay, Policy
 from kennel.pool import AsyncPool
 from kennel.results import Completed
 
@@ -129,7 +129,9 @@ def with_directory(policy: Policy) -> Policy:
     empty = above / "empty"
     empty.mkdir(mode=0o700, exist_ok=True)
     mounts = [*policy.mounts, Mount.tmpfs(DIRECTORY)]
-    return Policy.of(keys, workspace=empty, mounts=mounts, cwd=policy.cwd or DIRECTORY)
+    # The empty directory is one for all sessions: what a command writes there stays in its session's memory.
+    overlay = policy.overlay or (None if policy.profile == "read-only" else Overlay())
+    return Policy.of(keys, workspace=empty, mounts=mounts, cwd=policy.cwd or DIRECTORY, overlay=overlay)
 
 
 def remove_stray(directory: Path) -> None:
