@@ -36,13 +36,14 @@ fn a_sandbox_is_the_same_through_every_router() {
     assert_eq!(router.ask("GET", "/templates", &Value::Null).status, 501);
     assert_eq!(router.ask("PUT", &format!("/v1/blobs/{}", "0".repeat(64)), &Value::Null).status, 501);
     let numbers = router.request("GET", "/metrics", &[], b"").text();
-    for line in [
-        "kennel_router_workers{state=\"alive\"} 2",
-        "kennel_router_room 2000",
-        "kennel_router_requests_total{kind=\"create\"} 6",
-    ] {
+    for line in
+        ["kennel_router_workers{state=\"alive\"} 2", "kennel_router_requests_total{kind=\"create\"} 6"]
+    {
         assert!(numbers.contains(line), "{line}: {numbers}");
     }
+    wait_until("all room is told", || {
+        router.request("GET", "/metrics", &[], b"").text().contains("kennel_router_room 2000")
+    });
 }
 
 #[test]
@@ -107,7 +108,7 @@ fn a_router_that_has_just_begun_takes_no_sandbox_for_lost() {
 
 #[test]
 fn two_workers_of_one_name_are_not_one() {
-    let (mut one, other) = (worker("same", ""), worker("same", ""));
+    let (mut one, other) = (worker("same", "orphan = '2s'"), worker("same", ""));
     let router = Router::before(&[&one, &other]);
     let states =
         || router.workers().iter().map(|seen| seen["state"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
