@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::route::{Router, end, round, worker, worker_in};
-use crate::server::{STREAM, start, wait_until};
-use crate::streams::{hosts, open};
+use crate::server::{Answer, events, output, start, wait_until};
+use crate::streams::{kill_host_during_a_command, open};
 
 #[test]
 fn a_sandbox_is_the_same_through_every_router() {
@@ -158,8 +157,8 @@ fn a_router_lets_streams_end_and_no_longer_than_it_must() {
     std::thread::sleep(Duration::from_millis(500));
     router.signal(Signal::SIGTERM);
     wait_until("nobody is accepted", || std::net::TcpStream::connect(&router.address).is_err());
-    let found = crate::server::events(&crate::server::Answer::read(stream).body);
-    assert_eq!(crate::server::output(&found, "stdout"), "late\n");
+    let found = events(&Answer::read(stream).body);
+    assert_eq!(output(&found, "stdout"), "late\n");
     assert!(router.ends());
     // A second signal ends at once.
     let mut router = Router::before(&[&one]);
@@ -170,11 +169,7 @@ fn a_router_lets_streams_end_and_no_longer_than_it_must() {
     assert!(!router.has_ended());
     router.signal(Signal::SIGTERM);
     assert!(router.ends());
-    assert_eq!(
-        one.of(&made, "POST", "/process.Process/List", "application/json", b"{}").status,
-        200,
-        "{STREAM}"
-    );
+    assert_eq!(one.of(&made, "POST", "/process.Process/List", "application/json", b"{}").status, 200);
 }
 
 #[test]
@@ -182,13 +177,7 @@ fn the_death_of_a_host_is_told_as_without_a_router() {
     let one = worker("one", "");
     let router = Router::before(&[&one]);
     let made = router.create();
-    let stream = open(&router, &made, "Start", &start("echo begun; sleep 60"), &[]);
-    std::thread::sleep(Duration::from_millis(500));
-    for pid in hosts(&one) {
-        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
-    }
-    let found = crate::server::events(&crate::server::Answer::read(stream).body);
-    assert_eq!(found.last().unwrap()["error"]["code"], "unavailable", "{found:?}");
+    kill_host_during_a_command(&one, &router, &made);
     let health = || router.request("GET", "/health", &[("e2b-sandbox-id", &made.id)], b"");
     wait_until("it is gone", || health().header("x-kennel-reason") == Some("session_lost"));
 }
