@@ -70,8 +70,8 @@ fn whole(body: &str) -> String {
 
 fn room(name: &str) -> Value {
     json!({
-        "name": name, "instance": "0123456789abcdef", "version": "0.1.0", "templates": ["base"], "languages": [],
-        "room": u32::MAX, "running": 0, "waiting": 0, "draining": false, "tokens": {},
+        "name": name, "instance": "0123456789abcdef", "version": "0.1.0", "templates": ["base"],
+        "languages": [], "room": u32::MAX, "running": 0, "waiting": 0, "draining": false, "tokens": {},
     })
 }
 
