@@ -88,14 +88,19 @@ fn a_timeout_is_an_error_and_no_end() {
 fn a_command_of_a_dead_host_ends_with_an_error_in_the_words_of_the_protocol() {
     let server = Server::start("hosts = 1");
     let made = server.create();
-    let mut stream = open(&server, &made, "Start", &start("echo begun; sleep 60"), &[]);
+    kill_host_during_a_command(&server, &server, &made);
+}
+
+/// Kills the hosts of a server while a client of it, or of a router, reads a stream.
+pub(crate) fn kill_host_during_a_command(server: &Server, client: &Client, made: &Made) {
+    let mut stream = open(client, made, "Start", &start("echo begun; sleep 60"), &[]);
     let mut all = Vec::new();
     while !all.windows(8).any(|bytes| bytes == b"\"stdout\"") {
         let mut piece = [0; 4096];
         let count = stream.read(&mut piece).unwrap();
         all.extend_from_slice(&piece[..count]);
     }
-    for pid in hosts(&server) {
+    for pid in hosts(server) {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
     }
     stream.read_to_end(&mut all).unwrap();

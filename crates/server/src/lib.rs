@@ -1,14 +1,14 @@
-//! `kennel serve`: the sandboxes of one machine for clients that speak E2B's protocol; and `kennel route`: those
-//! of many machines.
+//! `kennel serve`: the sandboxes of one machine for clients that speak E2B's protocol; and
+//! `kennel route`: those of many machines.
 //!
 //! A *front* accepts connections, checks keys and passes requests on. It holds nothing that anybody would
 //! miss. *Hosts* are processes in which the sandboxes live. Each serves the same HTTP as the front, on a Unix
 //! socket that only the front's user can reach, and goes on when the front dies.
 //!
 //! A room imports only rooms that come before it: `wire` (what front and hosts say to each other), `http`
-//! (what front and router share), `blobs`, `sandboxes`, `e2b` and `v1` (their routes), `host`, `config`, `front`,
-//! `queue` (jobs from NATS); `route` knows `wire`, `http` and `config` only. Nothing here makes a sandbox: that
-//! is the crate `kennel`.
+//! (what front and router share), `blobs`, `sandboxes`, `e2b` and `v1` (their routes), `host`, `config`,
+//! `front`, `queue` (jobs from NATS). The router, `route`, knows `wire`, `http` and `config` only. Nothing here
+//! makes a sandbox: that is the crate `kennel`.
 
 #![cfg(target_os = "linux")]
 

@@ -70,8 +70,8 @@ fn whole(body: &str) -> String {
 
 fn room(name: &str) -> Value {
     json!({
-        "name": name, "instance": "0123456789abcdef", "version": "0.1.0", "templates": ["base"], "languages": [],
-        "room": u32::MAX, "running": 0, "waiting": 0, "draining": false, "tokens": {},
+        "name": name, "instance": "0123456789abcdef", "version": "0.1.0", "templates": ["base"],
+        "languages": [], "room": u32::MAX, "running": 0, "waiting": 0, "draining": false, "tokens": {},
     })
 }
 
@@ -144,8 +144,17 @@ fn an_answer_that_breaks_off_is_not_asked_for_again() {
     let statuses: Vec<_> = (0..6).map(|_| router.ask("POST", "/v2/sandboxes", &json!({})).status).collect();
     // It claims the most room, so it is always first.
     assert_eq!(statuses, [502; 6]);
+    // With a key the same worker is asked once more, and no other one.
+    let with_key = |key: &str| {
+        let headers = [("x-api-key", "key-of-me"), ("idempotency-key", key)];
+        router.request("POST", "/v2/sandboxes", &headers, b"{}").status
+    };
+    let statuses: std::collections::BTreeSet<_> = (0..16).map(|key| with_key(&key.to_string())).collect();
+    assert_eq!(statuses.into_iter().collect::<Vec<_>>(), [201, 503]);
     let listed = router.ask("GET", "/v2/sandboxes", &Value::Null);
-    assert_eq!((listed.json(), listed.header("x-kennel-missing")), (json!([]), Some("liar")));
+    let made = listed.json().as_array().unwrap().len();
+    assert!((1..16).contains(&made), "those whose key has the good worker: {made}");
+    assert_eq!(listed.header("x-kennel-missing"), Some("liar"));
 }
 
 #[test]

@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::route::{Router, end, round, worker, worker_in};
-use crate::server::{STREAM, start, wait_until};
-use crate::streams::{hosts, open};
+use crate::server::{Answer, events, output, start, wait_until};
+use crate::streams::{kill_host_during_a_command, open};
 
 #[test]
 fn a_sandbox_is_the_same_through_every_router() {
@@ -36,13 +35,14 @@ fn a_sandbox_is_the_same_through_every_router() {
     assert_eq!(router.ask("GET", "/templates", &Value::Null).status, 501);
     assert_eq!(router.ask("PUT", &format!("/v1/blobs/{}", "0".repeat(64)), &Value::Null).status, 501);
     let numbers = router.request("GET", "/metrics", &[], b"").text();
-    for line in [
-        "kennel_router_workers{state=\"alive\"} 2",
-        "kennel_router_room 2000",
-        "kennel_router_requests_total{kind=\"create\"} 6",
-    ] {
+    for line in
+        ["kennel_router_workers{state=\"alive\"} 2", "kennel_router_requests_total{kind=\"create\"} 6"]
+    {
         assert!(numbers.contains(line), "{line}: {numbers}");
     }
+    wait_until("all room is told", || {
+        router.request("GET", "/metrics", &[], b"").text().contains("kennel_router_room 2000")
+    });
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_router_that_has_just_begun_takes_no_sandbox_for_lost() {
 
 #[test]
 fn two_workers_of_one_name_are_not_one() {
-    let (mut one, other) = (worker("same", ""), worker("same", ""));
+    let (mut one, other) = (worker("same", "orphan = '2s'"), worker("same", ""));
     let router = Router::before(&[&one, &other]);
     let states =
         || router.workers().iter().map(|seen| seen["state"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
@@ -157,8 +157,8 @@ fn a_router_lets_streams_end_and_no_longer_than_it_must() {
     std::thread::sleep(Duration::from_millis(500));
     router.signal(Signal::SIGTERM);
     wait_until("nobody is accepted", || std::net::TcpStream::connect(&router.address).is_err());
-    let found = crate::server::events(&crate::server::Answer::read(stream).body);
-    assert_eq!(crate::server::output(&found, "stdout"), "late\n");
+    let found = events(&Answer::read(stream).body);
+    assert_eq!(output(&found, "stdout"), "late\n");
     assert!(router.ends());
     // A second signal ends at once.
     let mut router = Router::before(&[&one]);
@@ -169,11 +169,7 @@ fn a_router_lets_streams_end_and_no_longer_than_it_must() {
     assert!(!router.has_ended());
     router.signal(Signal::SIGTERM);
     assert!(router.ends());
-    assert_eq!(
-        one.of(&made, "POST", "/process.Process/List", "application/json", b"{}").status,
-        200,
-        "{STREAM}"
-    );
+    assert_eq!(one.of(&made, "POST", "/process.Process/List", "application/json", b"{}").status, 200);
 }
 
 #[test]
@@ -181,13 +177,7 @@ fn the_death_of_a_host_is_told_as_without_a_router() {
     let one = worker("one", "");
     let router = Router::before(&[&one]);
     let made = router.create();
-    let stream = open(&router, &made, "Start", &start("echo begun; sleep 60"), &[]);
-    std::thread::sleep(Duration::from_millis(500));
-    for pid in hosts(&one) {
-        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
-    }
-    let found = crate::server::events(&crate::server::Answer::read(stream).body);
-    assert_eq!(found.last().unwrap()["error"]["code"], "unavailable", "{found:?}");
+    kill_host_during_a_command(&one, &router, &made);
     let health = || router.request("GET", "/health", &[("e2b-sandbox-id", &made.id)], b"");
     wait_until("it is gone", || health().header("x-kennel-reason") == Some("session_lost"));
 }

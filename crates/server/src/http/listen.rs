@@ -77,8 +77,8 @@ pub(crate) trait Answer: Send + Sync + 'static {
     fn answer(self: Arc<Self>, request: Request<Body>) -> impl Future<Output = Response<Body>> + Send;
 }
 
-/// The place of a connection among those that there may be. Requests have it as an extension, so that it stays
-/// taken after an upgrade.
+/// The place of a connection among those that there may be. Requests have it as an extension, so that it
+/// stays taken after an upgrade.
 #[derive(Clone)]
 pub(crate) struct Place(#[expect(dead_code, reason = "it is dropped")] Arc<OwnedSemaphorePermit>);
 
@@ -136,8 +136,8 @@ impl Listener {
         self.serve_until(answer, stopped).await;
     }
 
-    /// Serves until it is told to stop. Then no connection is accepted; each ends with the request that it has,
-    /// and this ends with the last of them.
+    /// Serves until it is told to stop. Then no connection is accepted, each ends with the request that it
+    /// has, and this ends with the last of them.
     pub(crate) async fn serve_until(self, answer: Arc<impl Answer>, mut stopped: watch::Receiver<bool>) {
         let free = Arc::new(Semaphore::new(self.connections));
         loop {

@@ -158,11 +158,8 @@ impl Attempt<'_> {
                 self.router.metrics.retried();
             }
             creation.at(worker, self.making != Making::Sandbox);
-            let answer = match self.ask(worker).await {
-                Err(NoAnswer::Broken(_)) if self.has_key => self.ask(worker).await,
-                answer => answer,
-            };
-            match answer {
+            match self.ask(worker).await {
+                Err(NoAnswer::Broken(_)) if self.has_key => return self.again(worker, creation).await,
                 Ok(response) if response.status() == StatusCode::SERVICE_UNAVAILABLE => {
                     worker.note_full();
                     refused = Some(Ok(response));
@@ -186,6 +183,16 @@ impl Attempt<'_> {
         }
         self.router.metrics.refused("full");
         refused.unwrap_or_else(|| Err(no_worker()))
+    }
+
+    /// Asks the worker once more that may have made it, and nobody else.
+    async fn again(&self, worker: &Worker, creation: Creation) -> Result<Response<Body>, Failure> {
+        self.router.metrics.retried();
+        let response = self.ask(worker).await.map_err(|error| worker.failure(error))?;
+        if response.status() == StatusCode::CREATED {
+            creation.made();
+        }
+        Ok(response)
     }
 
     async fn ask(&self, worker: &Worker) -> Result<Response<Body>, NoAnswer> {

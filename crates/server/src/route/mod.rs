@@ -1,5 +1,5 @@
-//! `kennel route`: one address for many workers. An id names its worker, so a router holds nothing: each of ten
-//! can answer every request, and one that starts again knows all within a second.
+//! `kennel route`: one address for many workers. An id names its worker, so a router holds nothing: each
+//! of ten can answer every request, and one that starts again knows all within a second.
 //!
 //! Knows no sandbox, asks no key, and makes nothing: workers do that.
 
@@ -119,7 +119,8 @@ async fn read_tokens_anew(creations: Arc<Creations>) {
     }
 }
 
-/// Waits for SIGTERM or ^C, and then until no request is under way, their time is over, or a second one comes.
+/// Waits for SIGTERM or ^C, and then until no request is under way, their time is over, or a second one
+/// comes.
 async fn until_told(stop: watch::Sender<bool>, serving: tokio::task::JoinHandle<()>) -> Result<(), Problem> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Problem::about("SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Problem::about("SIGINT"))?;

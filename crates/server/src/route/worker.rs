@@ -131,7 +131,7 @@ impl Worker {
         })
     }
 
-    /// What a client is told: neither says that a sandbox is gone, for this worker may just be starting again.
+    /// What a client is told. It never says that a sandbox is gone: this worker may just be starting again.
     pub(crate) fn failure(&self, error: NoAnswer) -> Failure {
         let name = self.identity().map_or_else(|| self.address.to_string(), |(name, _)| name);
         let unavailable = StatusCode::SERVICE_UNAVAILABLE;

@@ -129,8 +129,8 @@ impl Workers {
         }
     }
 
-    /// Those that are no address of a name any more go when they are silent: one that drains may have left its
-    /// name, and still has sandboxes.
+    /// Those that are no address of a name any more go when they are silent: one that drains may have left
+    /// its name, and still has sandboxes.
     async fn look_for_addresses(&self) {
         let found = join_all(self.sources.iter().map(Source::addresses)).await;
         let lost_names = self.sources.iter().zip(&found).filter_map(|(source, found)| {
@@ -170,15 +170,12 @@ impl Workers {
             };
             if *of_holder == instance {
                 worker.accept();
-            } else if worker.refuse(&format!(
-                "worker {name} is at {}: give each worker a `name` of its own",
-                holder.address()
-            )) {
-                say(&format!(
-                    "kennel: {} is not used: {name} is the name of the worker at {}, too; give each worker a `name` of its own",
-                    worker.address(),
-                    holder.address()
-                ));
+            } else {
+                let taken = holder.address();
+                let reason = format!("worker {name} is at {taken}: give each worker a `name` of its own");
+                if worker.refuse(&reason) {
+                    say(&format!("kennel: {} is not used: {reason}", worker.address()));
+                }
             }
         }
         known.by_name = by_name.into_iter().map(|(name, (_, worker))| (name, worker)).collect();
@@ -198,7 +195,13 @@ impl Workers {
 
     fn named(&self, name: &str) -> Option<Arc<Worker>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.by_name.get(name).filter(|worker| worker.is_alive()).cloned()
+        let holder = known.by_name.get(name)?;
+        if holder.is_alive() {
+            return Some(Arc::clone(holder));
+        }
+        // It may have another address.
+        let identity = holder.identity();
+        known.workers.iter().find(|worker| worker.is_alive() && worker.identity() == identity).cloned()
     }
 
     /// Whether a worker of this name has been there, and is silent now.
@@ -209,8 +212,8 @@ impl Workers {
         self.all().iter().any(has_name)
     }
 
-    /// The worker of this name. For one that is new here, all are asked at once: another router may have found
-    /// it before.
+    /// The worker of this name. For one that is new here, all are asked at once: another router may have
+    /// found it before.
     pub(crate) async fn find(&self, name: &str) -> Option<Arc<Worker>> {
         if let Some(worker) = self.named(name) {
             return Some(worker);
