@@ -7,8 +7,8 @@
 //!
 //! A room imports only rooms that come before it: `wire` (what front and hosts say to each other), `http`
 //! (what front and router share), `blobs`, `sandboxes`, `e2b` and `v1` (their routes), `host`, `config`,
-//! `front`, `queue` (jobs from NATS). The router, `route`, knows `wire`, `http` and `config` only. Nothing here
-//! makes a sandbox: that is the crate `kennel`.
+//! `front`, `queue` (jobs from NATS). The router, `route`, knows `wire`, `http` and `config` only. Nothing
+//! here makes a sandbox: that is the crate `kennel`.
 
 #![cfg(target_os = "linux")]
 

@@ -1,4 +1,5 @@
-//! `kennel route` before real workers: what clients see is what one server would show, whatever a worker does.
+//! `kennel route` before real workers: what clients see is what one server would show, whatever a worker
+//! does.
 
 mod create;
 mod hostile;
