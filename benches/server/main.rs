@@ -1,8 +1,9 @@
 //! Measures the server beside sessions in process: commands, whole lives of sandboxes, many at once, memory,
 //! files, and whether it answers while every processor is busy. Everything goes over TCP on loopback.
 //!
-//! `cargo bench --package kennel-server [PART…]`: latency, life, run, idle, files, busy, streams, and with the
-//! feature `nats` queue; all by default. With `E2B_PYTHON`, an interpreter that has E2B's client, it measures that client too.
+//! `cargo bench --package kennel-server [PART…]`: latency, life, run, idle, files, busy, streams, route, and
+//! with the feature `nats` queue; all by default. With `E2B_PYTHON`, an interpreter that has E2B's client, it
+//! measures that client too.
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on ends")]
 
@@ -10,6 +11,7 @@ mod client;
 mod parts;
 #[cfg(feature = "nats")]
 mod queue;
+mod route;
 
 use std::env;
 use std::io::{BufRead, BufReader};

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 
 use crate::Server;
 use crate::client::{Client, Made};
+use crate::route::route;
 
 /// Bytes of a large file, and of one piece of it.
 const FILE: usize = 256 << 20;
@@ -37,6 +38,7 @@ pub(crate) enum Part {
     Files,
     Busy,
     Streams,
+    Route,
     #[cfg(feature = "nats")]
     Queue,
 }
@@ -49,6 +51,7 @@ pub(crate) const ALL: &[(&str, Part)] = &[
     ("files", Part::Files),
     ("busy", Part::Busy),
     ("streams", Part::Streams),
+    ("route", Part::Route),
     #[cfg(feature = "nats")]
     ("queue", Part::Queue),
 ];
@@ -63,6 +66,7 @@ impl Part {
             Self::Files => files().await,
             Self::Busy => busy().await,
             Self::Streams => streams().await,
+            Self::Route => route().await,
             #[cfg(feature = "nats")]
             Self::Queue => crate::queue::measure().await,
         }
@@ -71,20 +75,20 @@ impl Part {
 
 /// Times of one thing, in milliseconds.
 #[derive(Default)]
-struct Times(Vec<f64>);
+pub(crate) struct Times(Vec<f64>);
 
 impl Times {
-    fn add(&mut self, time: Duration) {
+    pub(crate) fn add(&mut self, time: Duration) {
         self.0.push(time.as_secs_f64() * 1000.0);
     }
 
-    fn percentile(&self, percent: usize) -> f64 {
+    pub(crate) fn percentile(&self, percent: usize) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
         sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
     }
 
-    fn print(&self, name: &str) {
+    pub(crate) fn print(&self, name: &str) {
         let [low, middle, high, last] = [25, 50, 75, 99].map(|percent| self.percentile(percent));
         println!("{name:46} p50 {middle:8.3} ms   (p25 {low:.3}, p75 {high:.3}, p99 {last:.3})");
     }

@@ -80,6 +80,8 @@ pub(crate) struct CommandSpec {
 pub(crate) struct HandedOver {
     pub(crate) worker: ReadyWorker,
     pub(crate) owner: Owner,
+    /// From before the worker had the command: a quick one may be refused something at once.
+    pub(crate) refusals: RefusalLogs,
     pub(crate) started_at: Instant,
 }
 
@@ -158,7 +160,7 @@ impl Owner {
     }
 
     /// Collects what the proxy refuses from now on. That of a session is served again if it has stopped.
-    fn renew_proxy(&self) -> Option<DenialCursor> {
+    pub(crate) fn renew_proxy(&self) -> Option<DenialCursor> {
         match self {
             Self::Session(session) => session.renew_proxy(),
             Self::OneShot(network) => network.proxy.as_ref().map(Serving::denial_cursor),
@@ -191,7 +193,7 @@ impl Running {
         spec: CommandSpec,
         log: CommandLog,
     ) -> Result<Self, Error> {
-        let HandedOver { worker, owner, started_at } = handed_over;
+        let HandedOver { worker, owner, refusals, started_at } = handed_over;
         let own_steps = worker.own.map(|own| own.section.clone());
         let mut enforcement = owner.enforcement(&prepared);
         spec.limit_entries.iter().for_each(|entry| enforcement.put(entry.clone()));
@@ -208,7 +210,7 @@ impl Running {
             is_last: AtomicBool::new(false),
             stop: Stop { flood: spec.limits.output_ends.then(Arc::default), ..Stop::default() },
             spec: CommandSpec { own_steps, ..spec },
-            refusals: RefusalLogs { proxy: owner.renew_proxy() },
+            refusals,
             owner,
             log,
             supervisor: None,

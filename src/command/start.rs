@@ -11,7 +11,7 @@ use crate::audit::trail::Trail;
 use crate::command::call::SHELL;
 use crate::command::child::Child;
 use crate::command::one_shot::start_worker;
-use crate::command::running::{CommandLog, CommandSpec, HandedOver, Owner, Running};
+use crate::command::running::{CommandLog, CommandSpec, HandedOver, Owner, RefusalLogs, Running};
 use crate::command::source::{Membership, ReadyWorker, Ticket, WorkerSource};
 use crate::command::{Command, CommandSource};
 use crate::explain::Explainer;
@@ -239,10 +239,12 @@ impl Command {
         let own_steps = order.spec.own_steps.clone();
         let (worker, network) = start_worker(&order.prepared, &order.trail, own_steps).await?;
         let started_at = self.begin(&worker, order)?;
+        let owner = Owner::OneShot(network);
+        let refusals = RefusalLogs { proxy: owner.renew_proxy() };
         match order.send_to(&worker) {
             // If it is gone, waiting for the command reports how it ended.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(not_sent(error)),
-            _ => Ok(HandedOver { worker, owner: Owner::OneShot(network), started_at }),
+            _ => Ok(HandedOver { worker, owner, refusals, started_at }),
         }
     }
 
@@ -258,12 +260,13 @@ impl Command {
             let own_steps = order.spec.own_steps.as_ref();
             let worker = session.worker(ticket, own_steps, self.fail_fast).await?;
             let started_at = self.begin(&worker, order)?;
+            let refusals = RefusalLogs { proxy: session.renew_proxy() };
             match order.send_to(&worker) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 Err(error) => return Err(not_sent(error)),
                 Ok(()) => {
-                    let membership = Membership::new(Arc::clone(session), self.is_keeper);
-                    return Ok(HandedOver { worker, owner: Owner::Session(membership), started_at });
+                    let owner = Owner::Session(Membership::new(Arc::clone(session), self.is_keeper));
+                    return Ok(HandedOver { worker, owner, refusals, started_at });
                 }
             }
             drop(worker);

@@ -53,6 +53,7 @@ pub(crate) const HOME_SECRETS: &[&str] = &[
     ".pulumi/credentials.json",
     ".pypirc",
     ".python_history",
+    ".ray/auth_token",
     ".ssh",
     ".terraform.d",
     ".thunderbird",

@@ -426,7 +426,9 @@ fn no_time_of_a_file_and_no_number_is_too_much() {
     assert_eq!(server.ask("POST", &path, &json!({ "timeout": u64::MAX })).status, 400);
     assert_eq!(server.ask("POST", "/v2/sandboxes", &json!({ "timeout": u64::MAX })).status, 400);
     assert_eq!(
-        server.ask("GET", &format!("/v2/sandboxes?nextToken={most}&limit={most}"), &Value::Null).status,
+        server
+            .ask("GET", &format!("/v2/sandboxes?nextToken={most}_{}&limit={most}", mine.id), &Value::Null)
+            .status,
         200
     );
     assert_eq!(server.run(&other, "echo here").0, "here\n");

@@ -30,7 +30,10 @@ fn bodies_that_are_no_request_are_named() {
     let long = format!("{{\"metadata\": {{\"a\": \"{}\"}}}}", "x".repeat(2 << 20));
     assert_eq!(server.request("POST", "/v2/sandboxes", &headers, long.as_bytes()).status, 413);
     assert_eq!(server.ask("GET", "/v2/sandboxes?limit=x", &Value::Null).status, 400);
-    assert_eq!(server.ask("GET", "/v2/sandboxes?nextToken=x", &Value::Null).status, 400);
+    for page in ["x", "1", "1_x", "x_kennel-aaaaaaaaaaaaaaaa"] {
+        let path = format!("/v2/sandboxes?nextToken={page}");
+        assert_eq!(server.ask("GET", &path, &Value::Null).status, 400, "{page}");
+    }
     // Keys that are not known are ignored: clients add some.
     server.create_from(&json!({ "templateID": "base", "newInTheNextVersion": { "a": 1 } }));
 }

@@ -211,4 +211,20 @@ fn the_audit_log_has_a_line_for_each_thing() {
     assert!(events.iter().all(|event| event["sandbox"] == json!(made.id) && event["token"] == "default"));
     assert_eq!(events[2]["reason"], "ended");
     assert!(!read().contains(&made.token));
+    assert!(events.iter().all(|event| event.get("trace").is_none()));
+}
+
+#[test]
+fn the_audit_log_names_the_trace_of_a_request() {
+    let server = Server::start("audit = 'audit.log'");
+    let id = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let trace = format!("00-{id}-00f067aa0ba902b7-01");
+    let headers = [("X-API-KEY", server.key.as_str()), ("traceparent", &trace)];
+    assert_eq!(server.request("POST", "/v2/sandboxes", &headers, b"{}").status, 201);
+    server.request("GET", "/v2/sandboxes", &headers[1..], b"");
+    let log = std::fs::read_to_string(server.place.path().join("audit.log")).unwrap();
+    let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!(names, ["created", "refused"]);
+    assert!(events.iter().all(|event| event["trace"] == *id), "{log}");
 }

@@ -40,7 +40,7 @@ fn corpus(key: &str, made: &Made, victim: &Made) -> Vec<Vec<u8>> {
         ("POST", "/v2/sandboxes", json, text(creation)),
         (
             "GET",
-            "/v2/sandboxes?metadata=a%3Db&state=running,paused&limit=9&nextToken=0&order=asc",
+            "/v2/sandboxes?metadata=a%3Db&state=running,paused&limit=9&nextToken=0_kennel-aaaaaaaaaaaaaaaa&order=asc",
             json,
             vec![],
         ),

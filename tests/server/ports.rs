@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 
 use serde_json::json;
 
-use crate::server::{Answer, Made, STREAM, Server, frame, send, wait_until};
+use crate::server::{Answer, Client, Made, STREAM, Server, frame, send, wait_until};
 
 /// A server in a sandbox that answers with what it was asked, and echoes after an upgrade.
 const ECHO: &str = r#"
@@ -26,7 +26,7 @@ while True:
     threading.Thread(target=serve, args=(server.accept()[0],)).start()
 "#;
 
-fn serve(server: &Server) -> Made {
+pub(crate) fn serve(server: &Client) -> Made {
     let made = server.create();
     let written =
         server.of(&made, "POST", "/files?path=echo.py", "application/octet-stream", ECHO.as_bytes());
@@ -41,7 +41,7 @@ fn serve(server: &Server) -> Made {
     made
 }
 
-fn ask(server: &Server, made: &Made, method: &str, path: &str) -> Answer {
+pub(crate) fn ask(server: &Client, made: &Made, method: &str, path: &str) -> Answer {
     let traffic = made.traffic.as_deref().unwrap();
     let headers =
         [("e2b-traffic-access-token", traffic), ("e2b-sandbox-id", &made.id), ("e2b-sandbox-port", "8000")];

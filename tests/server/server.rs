@@ -3,6 +3,8 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::ops::Deref;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -17,11 +19,28 @@ use tempfile::TempDir;
 /// The key of the token `me`, where there are tokens.
 pub(crate) const KEY: &str = "key-of-me";
 
-pub(crate) struct Server {
-    process: Child,
-    pub(crate) place: TempDir,
+/// Where a server or a router is, and a key for it.
+#[derive(Clone)]
+pub(crate) struct Client {
     pub(crate) address: String,
     pub(crate) key: String,
+}
+
+pub(crate) struct Server {
+    process: Child,
+    /// The process that serves: in a pod, not the one that was started.
+    front: Pid,
+    pub(crate) place: TempDir,
+    state: PathBuf,
+    client: Client,
+}
+
+impl Deref for Server {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
 }
 
 impl Server {
@@ -46,6 +65,23 @@ impl Server {
         Self::apart(place, "mount --bind \"$0\" /sys/fs/cgroup", &cgroup)
     }
 
+    /// In a pod of Kubernetes: `tests/server/pod` says how it is made, and knows the flags.
+    pub(crate) fn in_pod(flags: &[&str], config: &str) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let volume = place.path().join("volume");
+        fs::create_dir(&volume).unwrap();
+        fs::write(place.path().join("serve.toml"), format!("listen = '127.0.0.1:0'\n{config}")).unwrap();
+        let mut pod = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/server/pod"));
+        // As in every pod.
+        pod.env("KUBERNETES_SERVICE_HOST", "10.0.0.1");
+        pod.args(flags).arg(&volume).arg(env!("CARGO_BIN_EXE_kennel-server"));
+        let state = volume.join("state");
+        let (process, address, key) = begin_with(pod, place.path(), &state, None);
+        let front = children(process.id()).remove(0);
+        Self { process, front, place, state, client: Client { address, key: key.unwrap() } }
+    }
+
     /// With a state directory on a disk of this size, which nobody else sees.
     pub(crate) fn on_disk_of(size: &str) -> Self {
         let place = tempfile::tempdir().unwrap();
@@ -61,13 +97,15 @@ impl Server {
         apart.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
         apart.arg(format!("{command} && exec \"$@\"")).arg(argument);
         apart.arg(env!("CARGO_BIN_EXE_kennel-server"));
-        let (process, address, key) = begin_with(apart, place.path(), None);
-        Self { process, place, address, key: key.unwrap() }
+        let state = place.path().join("state");
+        let (process, address, key) = begin_with(apart, place.path(), &state, None);
+        let client = Client { address, key: key.unwrap() };
+        Self { front: pid_of(&process), process, place, state, client }
     }
 
     /// The directories of its sandboxes, as the server sees them.
     pub(crate) fn directories(&self) -> usize {
-        let root = PathBuf::from(format!("/proc/{}/root", self.process.id()));
+        let root = PathBuf::from(format!("/proc/{}/root", self.front));
         let sandboxes = self.state().join("sandboxes");
         fs::read_dir(root.join(sandboxes.strip_prefix("/").unwrap())).unwrap().count()
     }
@@ -89,22 +127,45 @@ impl Server {
         }
         fs::write(place.path().join("serve.toml"), text + config).unwrap();
         let (process, address, key) = begin(place.path(), None);
-        Self { process, place, address, key: key.unwrap_or_else(|| KEY.to_owned()) }
+        let (front, state) = (pid_of(&process), place.path().join("state"));
+        let client = Client { address, key: key.unwrap_or_else(|| KEY.to_owned()) };
+        Self { process, front, place, state, client }
+    }
+
+    /// Kills the front.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts a front where the one before was.
+    pub(crate) fn start_again(&mut self) {
+        self.process = begin(self.place.path(), Some(&self.address)).0;
+        self.front = pid_of(&self.process);
     }
 
     /// Kills the front, and starts another one at the same address.
     pub(crate) fn restart(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-        self.process = begin(self.place.path(), Some(&self.address)).0;
+        self.kill();
+        self.start_again();
     }
 
     pub(crate) fn state(&self) -> PathBuf {
-        self.place.path().join("state")
+        self.state.clone()
+    }
+
+    /// The process that serves.
+    pub(crate) fn front(&self) -> Pid {
+        self.front
+    }
+
+    /// What the server has said on stderr.
+    pub(crate) fn errors(&self) -> String {
+        fs::read_to_string(self.place.path().join("errors")).unwrap()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.process.id().cast_signed()), signal).unwrap();
+        kill(self.front, signal).unwrap();
     }
 
     /// Waits until the front has ended, and returns whether it ended well.
@@ -115,7 +176,9 @@ impl Server {
     pub(crate) fn has_ended(&mut self) -> bool {
         self.process.try_wait().unwrap().is_some()
     }
+}
 
+impl Client {
     /// A request with this key.
     pub(crate) fn ask_as(&self, key: &str, method: &str, path: &str, body: &Value) -> Answer {
         let body = if body.is_null() { String::new() } else { body.to_string() };
@@ -170,25 +233,37 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        for _ in 0..2 {
-            let _ = kill(Pid::from_raw(self.process.id().cast_signed()), Signal::SIGTERM);
+        // On a busy machine, two signals may come as one.
+        while let Ok(None) = self.process.try_wait() {
+            let _ = kill(self.front, Signal::SIGTERM);
             sleep(Duration::from_millis(100));
         }
-        let _ = self.process.wait();
     }
 }
 
-fn begin(place: &Path, address: Option<&str>) -> (Child, String, Option<String>) {
-    begin_with(Command::new(env!("CARGO_BIN_EXE_kennel-server")), place, address)
+fn pid_of(process: &Child) -> Pid {
+    Pid::from_raw(process.id().cast_signed())
 }
 
-fn begin_with(mut command: Command, place: &Path, address: Option<&str>) -> (Child, String, Option<String>) {
-    command
-        .arg("serve")
-        .arg("--config")
-        .arg(place.join("serve.toml"))
-        .arg("--state")
-        .arg(place.join("state"));
+/// The children of a process, those that have ended and that nobody has waited for included.
+pub(crate) fn children(pid: impl std::fmt::Display) -> Vec<Pid> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok());
+    let text = lists.collect::<String>();
+    text.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap())).collect()
+}
+
+fn begin(place: &Path, address: Option<&str>) -> (Child, String, Option<String>) {
+    begin_with(Command::new(env!("CARGO_BIN_EXE_kennel-server")), place, &place.join("state"), address)
+}
+
+fn begin_with(
+    mut command: Command,
+    place: &Path,
+    state: &Path,
+    address: Option<&str>,
+) -> (Child, String, Option<String>) {
+    command.arg("serve").arg("--config").arg(place.join("serve.toml")).arg("--state").arg(state);
     address.into_iter().for_each(|address| {
         command.args(["--listen", address]);
     });

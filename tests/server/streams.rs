@@ -6,9 +6,15 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::server::{Answer, Made, STREAM, Server, events, frame, output, send, start, wait_until};
+use crate::server::{Answer, Client, Made, STREAM, Server, events, frame, output, send, start, wait_until};
 
-fn open(server: &Server, made: &Made, call: &str, body: &[u8], more: &[(&str, &str)]) -> TcpStream {
+pub(crate) fn open(
+    server: &Client,
+    made: &Made,
+    call: &str,
+    body: &[u8],
+    more: &[(&str, &str)],
+) -> TcpStream {
     let mut stream = server.connect();
     let mut headers =
         vec![("x-access-token", &*made.token), ("e2b-sandbox-id", &*made.id), ("content-type", STREAM)];
@@ -82,14 +88,19 @@ fn a_timeout_is_an_error_and_no_end() {
 fn a_command_of_a_dead_host_ends_with_an_error_in_the_words_of_the_protocol() {
     let server = Server::start("hosts = 1");
     let made = server.create();
-    let mut stream = open(&server, &made, "Start", &start("echo begun; sleep 60"), &[]);
+    kill_host_during_a_command(&server, &server, &made);
+}
+
+/// Kills the hosts of a server while a client of it, or of a router, reads a stream.
+pub(crate) fn kill_host_during_a_command(server: &Server, client: &Client, made: &Made) {
+    let mut stream = open(client, made, "Start", &start("echo begun; sleep 60"), &[]);
     let mut all = Vec::new();
     while !all.windows(8).any(|bytes| bytes == b"\"stdout\"") {
         let mut piece = [0; 4096];
         let count = stream.read(&mut piece).unwrap();
         all.extend_from_slice(&piece[..count]);
     }
-    for pid in hosts(&server) {
+    for pid in hosts(server) {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
     }
     stream.read_to_end(&mut all).unwrap();

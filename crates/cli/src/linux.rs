@@ -39,7 +39,9 @@ pub(crate) fn dispatch(verb: Verb) -> Result<ExitCode, Error> {
         Verb::Audit { action } => audit::audit(&action),
         Verb::Completions { shell } => manual::completions(shell),
         Verb::Mcp(_) => beside::execute(&beside::MCP),
-        Verb::Serve { words } => beside::execute_with(&beside::SERVER, &words),
+        Verb::Serve { words } => beside::execute_with(&beside::SERVER, "serve", &words),
+        Verb::Route { words } => beside::execute_with(&beside::SERVER, "route", &words),
+        Verb::Fleet { words } => beside::execute_with(&beside::SERVER, "fleet", &words),
         Verb::Man { command } => manual::page(&command),
     }
 }

@@ -1,4 +1,4 @@
-//! The words of `kennel serve`.
+//! The words of `kennel serve`, `kennel route` and `kennel fleet`.
 
 use std::path::PathBuf;
 
@@ -8,6 +8,8 @@ use clap::{Args, Parser, Subcommand};
 pub(crate) enum Arguments {
     Serve(Serve),
     Host(Host),
+    Route(Route),
+    FleetStatus(FleetStatus),
 }
 
 #[derive(Parser)]
@@ -20,8 +22,19 @@ struct Words {
 #[derive(Subcommand)]
 enum Verb {
     Serve(Serve),
+    Route(Route),
+    /// Look at many workers
+    Fleet {
+        #[command(subcommand)]
+        action: FleetAction,
+    },
     #[command(hide = true)]
     ServeHost(Host),
+}
+
+#[derive(Subcommand)]
+enum FleetAction {
+    Status(FleetStatus),
 }
 
 /// Serve sandboxes of this machine to clients of E2B
@@ -43,9 +56,56 @@ pub(crate) struct Serve {
     /// The directory for what sandboxes write and what a restart needs
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
+    /// The name of this worker, with which ids begin: where one file serves many workers
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
     /// Also run jobs from this NATS server with JetStream, such as nats://127.0.0.1:4222: docs/fleet.md
     #[arg(long, value_name = "URL")]
     pub(crate) nats: Option<String>,
+}
+
+/// Serve the sandboxes of many workers at one address
+///
+/// A worker is `kennel serve` on a machine of its own, with a `name` of its own. The router asks each once a
+/// second what room it has, makes sandboxes where there is room, and passes every other request on to the
+/// worker that the id of its sandbox names. It holds nothing: start as many as you like, and kill them.
+///
+/// SIGTERM lets requests that are under way end, for ten seconds; a second one ends at once. SIGHUP reads the
+/// tokens anew.
+#[derive(Args)]
+pub(crate) struct Route {
+    /// The workers: http://HOST:PORT, https://HOST:PORT, unix:PATH, or dns+http://NAME:PORT for all addresses
+    /// of a name, which is asked again every 5 seconds
+    #[arg(long, value_name = "URL,…", value_delimiter = ',', required = true)]
+    pub(crate) workers: Vec<String>,
+    /// Where to listen: ADDRESS:PORT, or unix:PATH [default: 127.0.0.1:49983]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<String>,
+    /// The workers' file of tokens: its `sandboxes` and `creations` then hold over all workers
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tokens: Option<PathBuf>,
+    /// TLS: the certificates, in PEM
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub(crate) certificate: Option<PathBuf>,
+    /// TLS: the key, in PEM
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    pub(crate) key: Option<PathBuf>,
+    /// Let keys pass in the clear beyond this machine: behind a proxy that has TLS
+    #[arg(long)]
+    pub(crate) insecure: bool,
+}
+
+/// Show workers, their room and their load
+///
+/// The exit status is 1 if a worker is not alive.
+#[derive(Args)]
+pub(crate) struct FleetStatus {
+    /// Routers, which speak for their workers, or workers
+    #[arg(value_name = "URL", required = true)]
+    pub(crate) urls: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// A process in which sandboxes live. The front starts it.
@@ -68,6 +128,8 @@ impl Arguments {
         match Words::parse().verb {
             Verb::Serve(serve) => Self::Serve(serve),
             Verb::ServeHost(host) => Self::Host(host),
+            Verb::Route(route) => Self::Route(route),
+            Verb::Fleet { action: FleetAction::Status(status) } => Self::FleetStatus(status),
         }
     }
 }

@@ -1,11 +1,13 @@
-//! `kennel serve`: the sandboxes of one machine for clients that speak E2B's protocol.
+//! `kennel serve`: the sandboxes of one machine for clients that speak E2B's protocol; and
+//! `kennel route`: those of many machines.
 //!
 //! A *front* accepts connections, checks keys and passes requests on. It holds nothing that anybody would
 //! miss. *Hosts* are processes in which the sandboxes live. Each serves the same HTTP as the front, on a Unix
 //! socket that only the front's user can reach, and goes on when the front dies.
 //!
-//! A room imports only rooms that come before it: `wire` (what front and hosts say to each other), `blobs`,
-//! `sandboxes`, `e2b` and `v1` (their routes), `host`, `config`, `front`, `queue` (jobs from NATS). Nothing
+//! A room imports only rooms that come before it: `wire` (what front and hosts say to each other), `http`
+//! (what front and router share), `blobs`, `sandboxes`, `e2b` and `v1` (their routes), `host`, `config`,
+//! `front`, `queue` (jobs from NATS). The router, `route`, knows `wire`, `http` and `config` only. Nothing
 //! here makes a sandbox: that is the crate `kennel`.
 
 #![cfg(target_os = "linux")]
@@ -16,8 +18,10 @@ mod config;
 mod e2b;
 mod front;
 mod host;
+mod http;
 #[cfg(feature = "nats")]
 mod queue;
+mod route;
 mod sandboxes;
 mod v1;
 mod wire;
@@ -34,20 +38,19 @@ use queue::Queue;
 /// The exit status of a failure of Kennel itself, as for `kennel run`.
 const FAILED: u8 = 125;
 
-/// The whole of `kennel-server`, which takes the words of `kennel serve`.
+/// The whole of `kennel-server`, which takes the words of `kennel serve`, `kennel route` and `kennel fleet`.
 #[must_use]
 pub fn main() -> ExitCode {
     let done = match Arguments::read() {
-        Arguments::Serve(serve) => front::serve::<Queue>(&serve),
-        Arguments::Host(host) => host::run(&host),
+        Arguments::Serve(serve) => front::serve::<Queue>(&serve).map(|()| ExitCode::SUCCESS),
+        Arguments::Host(host) => host::run(&host).map(|()| ExitCode::SUCCESS),
+        Arguments::Route(route) => route::route(&route).map(|()| ExitCode::SUCCESS),
+        Arguments::FleetStatus(status) => route::status(&status),
     };
-    done.map_or_else(
-        |problem| {
-            say(&format!("kennel: {problem}"));
-            FAILED.into()
-        },
-        |()| ExitCode::SUCCESS,
-    )
+    done.unwrap_or_else(|problem| {
+        say(&format!("kennel: {problem}"));
+        FAILED.into()
+    })
 }
 
 /// A line for whoever started the server.

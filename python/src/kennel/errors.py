@@ -46,13 +46,13 @@ class SessionClosed(SessionError):
 
 
 class SessionLost(SessionClosed):
-    """A sandbox of a server is not there any more, and neither are its processes and files."""
+    """A sandbox of another machine is not there any more, and neither are its processes and files."""
 
     def __init__(self, message: str, *, reason: str | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.reason = reason
         """`ended` (a client did it), `expired` (its time was over), `memory` (the server ran out of it), `session_lost` (its
-        process was killed), or `None` if the server does not know."""
+        process was killed), `node` (a node of a Ray cluster is gone), or `None` if the server does not know."""
 
 
 class JobError(Error):

@@ -54,6 +54,7 @@ documents! {
     configuration: "docs/configuration.md",
     contracts: "docs/contracts.md",
     embedding: "docs/embedding.md",
+    fleet: "docs/fleet.md",
     from_bwrap: "docs/from-bwrap.md",
     git: "docs/git.md",
     hosts: "docs/hosts.md",

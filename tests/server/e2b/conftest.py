@@ -12,6 +12,9 @@ import pytest
 
 SERVER = os.environ["KENNEL_SERVER"]
 
+# Whether a router stands between clients and each server.
+ROUTED = bool(os.environ.get("KENNEL_ROUTED"))
+
 
 class Server:
     """`kennel serve` with a configuration, in a directory of its own."""
@@ -22,30 +25,49 @@ class Server:
         self.config = place / "serve.toml"
         self.config.write_text(f'listen = "127.0.0.1:0"\nhosts = 2\n{config}')
         self.process: subprocess.Popen | None = None
+        self.router: subprocess.Popen | None = None
         self.environment: dict[str, str] = {}
         self.before: dict[str, str | None] = {}
 
     def start(self, address: str | None = None) -> None:
         words = [SERVER, "serve", "--config", self.config, "--state", self.state]
         words += ["--listen", address] if address else []
-        # A file, and no pipe: hosts outlive the front.
-        errors = (self.place / "errors").open("a")
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True)
-        first = self.process.stdout.readline()
-        assert first.startswith("# Kennel serves at"), (self.place / "errors").read_text()
-        self.url = first.split()[-1]
-        self.environment = {"E2B_API_URL": self.url, "E2B_SANDBOX_URL": self.url}
+        self.process = self.begin(words)
+        self.url = self.worker = self.place_of(self.process)
+        self.environment = {}
         if "tokens" not in self.config.read_text():
             lines = [self.process.stdout.readline() for _ in range(3)]
             exports = dict(line.removeprefix("export ").strip().split("=", 1) for line in lines)
-            assert exports["E2B_API_URL"] == self.url
+            assert exports["E2B_API_URL"] == self.worker
             self.environment["E2B_API_KEY"] = exports["E2B_API_KEY"]
+        if ROUTED:
+            if self.router is None:
+                self.route()
+            self.url = self.routed
+        self.environment |= {"E2B_API_URL": self.url, "E2B_SANDBOX_URL": self.url}
         self.before = self.before or {name: os.environ.get(name) for name in self.environment}
         os.environ.update(self.environment)
 
+    def begin(self, words: list) -> subprocess.Popen:
+        # A file, and no pipe: hosts outlive the front.
+        errors = (self.place / "errors").open("a")
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True)
+
+    def place_of(self, process: subprocess.Popen) -> str:
+        first = process.stdout.readline()
+        assert first.startswith(("# Kennel serves at", "# Kennel routes at")), (self.place / "errors").read_text()
+        return first.split()[-1]
+
+    def route(self) -> None:
+        """Puts a router before it."""
+        words = [SERVER, "route", "--workers", self.worker, "--listen", "127.0.0.1:0"]
+        self.router = self.begin(words)
+        self.routed = self.place_of(self.router)
+
     @property
     def address(self) -> str:
-        return self.url.split("://")[1]
+        """That of the worker, at which another front can start."""
+        return self.worker.split("://")[1]
 
     def kill(self) -> None:
         self.process.kill()
@@ -85,6 +107,9 @@ class Server:
 
     def stop(self) -> None:
         """Ends it at once, and sees that nothing is left."""
+        if self.router is not None:
+            self.router.kill()
+            self.router.wait()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             time.sleep(0.1)

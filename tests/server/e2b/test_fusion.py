@@ -11,7 +11,7 @@ from sandbox_fusion import CommandRunStatus, RunCodeRequest, RunStatus
 
 @pytest.fixture
 def endpoint(server):
-    url = f"http://:{server.environment['E2B_API_KEY']}@{server.address}"
+    url = f"http://:{server.environment['E2B_API_KEY']}@{server.url.split('://')[1]}"
     fusion.set_sandbox_endpoint(url)
     return url
 

@@ -74,6 +74,24 @@ pub(crate) enum Verb {
         #[arg(value_name = "FLAGS", trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
     },
+    /// Serve the sandboxes of many workers at one address.
+    ///
+    /// `kennel route --help` lists its flags.
+    #[command(disable_help_flag = true)]
+    Route {
+        /// Its flags.
+        #[arg(value_name = "FLAGS", trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
+    },
+    /// Show workers, their room and their load.
+    ///
+    /// `kennel fleet --help` lists its commands.
+    #[command(disable_help_flag = true)]
+    Fleet {
+        /// Its commands and flags.
+        #[arg(value_name = "WORDS", trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
+    },
     /// Show what commands changed with --overlay.
     ///
     /// The form is a unified diff.

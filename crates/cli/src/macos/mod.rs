@@ -44,6 +44,8 @@ pub(crate) fn dispatch(verb: Verb) -> Result<ExitCode, Error> {
         Verb::Image { .. } => Err(command("image")),
         Verb::Mcp(_) => Err(command("mcp")),
         Verb::Serve { .. } => Err(command("serve")),
+        Verb::Route { .. } => Err(command("route")),
+        Verb::Fleet { .. } => Err(command("fleet")),
     }
 }
 

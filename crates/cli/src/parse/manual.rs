@@ -158,9 +158,9 @@ mod tests {
     }
 
     /// The commands without subcommands. docs/connectors.md describes those of connectors, and
-    /// docs/server.md that of the server.
+    /// docs/server.md and docs/fleet.md those of the server.
     fn leaves(of: &Command) -> Vec<&Command> {
-        let is_listed = |name: &str| !matches!(name, "help" | "connector" | "serve");
+        let is_listed = |name: &str| !matches!(name, "help" | "connector" | "serve" | "route" | "fleet");
         let shown = of.get_subcommands().filter(|inner| !inner.is_hide_set() && is_listed(inner.get_name()));
         let inner: Vec<_> = shown.flat_map(leaves).collect();
         if inner.is_empty() { vec![of] } else { inner }

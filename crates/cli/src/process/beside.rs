@@ -54,9 +54,9 @@ pub(crate) fn execute(program: &Executable) -> Result<ExitCode, Error> {
     become_beside(program, env::args_os())
 }
 
-/// As [`execute`], with the words `kennel serve` and these.
-pub(crate) fn execute_with(program: &Executable, words: &[OsString]) -> Result<ExitCode, Error> {
-    become_beside(program, ["kennel", "serve"].map(OsString::from).into_iter().chain(words.iter().cloned()))
+/// As [`execute`], with the words `kennel VERB` and these.
+pub(crate) fn execute_with(program: &Executable, verb: &str, words: &[OsString]) -> Result<ExitCode, Error> {
+    become_beside(program, ["kennel", verb].map(OsString::from).into_iter().chain(words.iter().cloned()))
 }
 
 fn become_beside(program: &Executable, words: impl Iterator<Item = OsString>) -> Result<ExitCode, Error> {

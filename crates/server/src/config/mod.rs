@@ -7,7 +7,6 @@ pub(crate) mod tokens;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,11 +19,12 @@ use crate::arguments::Serve;
 use crate::config::language::{Language, languages};
 use crate::config::nats::{Nats, NatsFile};
 use crate::config::template::{Template, TemplateFile, USUAL_TEMPLATE};
+use crate::http::listen::{Listen, TlsFiles};
 use crate::wire::StateDirectory;
 use crate::wire::id::{LONGEST_NAME, MOST_HOSTS, is_worker_name};
 
 /// Where the server listens without a file: the port of E2B's own daemon.
-const USUAL_ADDRESS: &str = "127.0.0.1:49983";
+pub(crate) const USUAL_ADDRESS: &str = "127.0.0.1:49983";
 
 /// The keys of `serve.toml`.
 #[derive(Debug, Deserialize)]
@@ -78,21 +78,6 @@ impl Default for ServeFile {
     }
 }
 
-/// Where a certificate and its key are, in PEM.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct TlsFiles {
-    pub(crate) certificate: PathBuf,
-    pub(crate) key: PathBuf,
-}
-
-/// Where the server listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Listen {
-    Tcp(SocketAddr),
-    Unix(PathBuf),
-}
-
 /// What the server does: the file with its defaults, checked.
 #[derive(Debug)]
 pub(crate) struct Config {
@@ -142,10 +127,10 @@ impl Config {
             let name = serve.config.as_deref().map_or("kennel serve".into(), Path::to_string_lossy);
             Problem(format!("{name}: {key}: {reason}"))
         };
-        if !is_worker_name(&file.name) {
+        let worker = serve.name.clone().unwrap_or(file.name);
+        if !is_worker_name(&worker) {
             let reason = format!(
-                "{:?} is no label of a domain: at most {LONGEST_NAME} lower-case letters, digits and hyphens",
-                file.name
+                "{worker:?} is no label of a domain: at most {LONGEST_NAME} lower-case letters, digits and hyphens"
             );
             return Err(about("name", reason));
         }
@@ -153,11 +138,9 @@ impl Config {
             return Err(about("hosts", format!("{}: 1 to {MOST_HOSTS} are possible", file.hosts)));
         }
         let listen = serve.listen.as_deref().or(file.listen.as_deref()).unwrap_or(USUAL_ADDRESS);
-        let listen = parse_listen(listen, &directory).map_err(|reason| about("listen", reason))?;
+        let listen = Listen::parse(listen, &directory).map_err(|reason| about("listen", reason))?;
         let tokens = file.tokens.map(|path| directory.join(path));
-        if let Listen::Tcp(address) = &listen
-            && !address.ip().is_loopback()
-        {
+        if let Some(address) = listen.beyond_this_machine() {
             if tokens.is_none() {
                 let reason = format!(
                     "{address} is no loopback address, and there are no tokens; name a file: tokens = \"tokens.toml\""
@@ -200,7 +183,7 @@ impl Config {
         Ok(Self {
             listen,
             state,
-            name: file.name,
+            name: worker,
             hosts: file.hosts,
             domain: file.domain.map(|domain| domain.to_ascii_lowercase()),
             tokens,
@@ -221,14 +204,6 @@ impl Config {
             languages: languages(file.language),
         })
     }
-}
-
-fn parse_listen(text: &str, directory: &Path) -> Result<Listen, String> {
-    if let Some(path) = text.strip_prefix("unix:") {
-        return Ok(Listen::Unix(directory.join(path)));
-    }
-    let address = text.parse().map_err(|_| format!("{text:?}: ADDRESS:PORT or unix:PATH is expected"))?;
-    Ok(Listen::Tcp(address))
 }
 
 fn usual_state() -> Result<PathBuf, Problem> {
@@ -259,7 +234,7 @@ mod tests {
         let path = dir.path().join("serve.toml");
         fs::write(&path, text).expect("written");
         let state = Some(dir.path().join("state"));
-        Config::read(&Serve { config: Some(path), listen: None, state, nats: None })
+        Config::read(&Serve { config: Some(path), listen: None, state, name: None, nats: None })
             .map_err(|problem| problem.to_string())
     }
 
@@ -269,6 +244,20 @@ mod tests {
         assert_eq!(config.listen, Listen::Tcp(USUAL_ADDRESS.parse().expect("an address")));
         assert_eq!((config.hosts, config.name.as_str()), (4, "kennel"));
         assert_eq!(config.templates.keys().collect::<Vec<_>>(), ["base"]);
+    }
+
+    #[test]
+    fn the_flag_names_a_worker_of_a_file_for_many() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("serve.toml");
+        fs::write(&path, "name = 'all'").expect("written");
+        let named = |name: &str| {
+            let (config, state) = (Some(path.clone()), Some(dir.path().join("state")));
+            Config::read(&Serve { config, listen: None, state, name: Some(name.to_owned()), nats: None })
+        };
+        assert_eq!(named("kennel-workers-3").expect("a label").name, "kennel-workers-3");
+        let error = named("Node.1").expect_err("no label").to_string();
+        assert!(error.contains("name: \"Node.1\" is no label of a domain"), "{error}");
     }
 
     #[test]

@@ -7,12 +7,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use kennel::Span;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::Problem;
 use crate::config;
+use crate::wire::failure::Failure;
 use crate::wire::id::{hex, unhex};
 
 /// The owner of sandboxes where there are no tokens.
@@ -55,6 +57,18 @@ pub(crate) struct Token {
 impl Token {
     pub(crate) fn may_use(&self, template: &str) -> bool {
         self.templates.as_ref().is_none_or(|names| names.iter().any(|name| name == template))
+    }
+
+    /// The answer where that many sandboxes run.
+    pub(crate) fn has_sandboxes(&self, most: usize) -> Failure {
+        let message = format!("token {}: {most} sandboxes run, which is its limit", self.name);
+        Failure::later(StatusCode::TOO_MANY_REQUESTS, 2, message)
+    }
+
+    /// The answer where it has made that many sandboxes in a second.
+    pub(crate) fn has_creations(&self, most: u32) -> Failure {
+        let message = format!("token {}: {most} creations a second are its limit", self.name);
+        Failure::later(StatusCode::TOO_MANY_REQUESTS, 1, message)
     }
 }
 
@@ -113,10 +127,25 @@ impl Tokens {
         self.0.get(&hash(key))
     }
 
+    /// The tokens, each with the first 16 hexadecimal digits of its hash.
+    pub(crate) fn prefixes(&self) -> impl Iterator<Item = (String, &Token)> {
+        self.0.iter().map(|(hash, token)| (prefix(hash), token))
+    }
+
     /// The token of this name.
     pub(crate) fn named(&self, name: &str) -> Option<&Token> {
         self.0.values().find(|token| token.name == name)
     }
+}
+
+/// Enough of a hash to tell the tokens of a fleet apart.
+fn prefix(hash: &[u8; 32]) -> String {
+    hex(hash.get(..8).unwrap_or_default())
+}
+
+/// The same of a key.
+pub(crate) fn prefix_of(key: &str) -> String {
+    prefix(&hash(key))
 }
 
 fn hash(key: &str) -> [u8; 32] {

@@ -3,17 +3,16 @@
 use std::sync::{Arc, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::config::tokens::{Token, Tokens};
+use crate::http::request::{key, parameters};
 use crate::wire::failure::Failure;
-use crate::wire::headers::text;
-use crate::wire::headers::{ACCESS_TOKEN, API_KEY, TRAFFIC_TOKEN};
+use crate::wire::headers::{ACCESS_TOKEN, TRAFFIC_TOKEN, text};
 use crate::wire::id::{SandboxId, Seed};
 
 /// What requests are checked against.
@@ -34,6 +33,11 @@ impl Access {
 
     pub(crate) fn tokens(&self) -> Arc<Tokens> {
         Arc::clone(&self.tokens.read().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+
+    /// The name of the state directory.
+    pub(crate) fn instance(&self) -> String {
+        self.seed.instance()
     }
 
     /// The token of the key in a request for a control route.
@@ -73,22 +77,6 @@ impl Access {
     }
 }
 
-/// The key of a request: `X-API-KEY`, `Authorization: Bearer`, or the password of a URL.
-fn key(headers: &HeaderMap) -> Option<String> {
-    if let Some(key) = text(headers, API_KEY) {
-        return Some(key.to_owned());
-    }
-    let (scheme, given) = text(headers, AUTHORIZATION)?.split_once(' ')?;
-    match scheme.to_ascii_lowercase().as_str() {
-        "bearer" => Some(given.trim().to_owned()),
-        "basic" => {
-            let pair = String::from_utf8(STANDARD.decode(given.trim()).ok()?).ok()?;
-            pair.split_once(':').map(|(_, password)| password.to_owned())
-        }
-        _ => None,
-    }
-}
-
 fn unauthorized(message: &str) -> Failure {
     Failure::new(StatusCode::UNAUTHORIZED, message)
 }
@@ -117,11 +105,6 @@ fn check_signature(method: &Method, uri: &Uri, token: &str) -> Result<(), Failur
     }
     let expected = format!("v1_{}", STANDARD_NO_PAD.encode(Sha256::digest(text.as_bytes())));
     if is_same(signature, &expected) { Ok(()) } else { Err(unauthorized("the signature is not right")) }
-}
-
-/// The parameters of a query, decoded.
-pub(crate) fn parameters(query: &str) -> Vec<(String, String)> {
-    form_urlencoded::parse(query.as_bytes()).into_owned().collect()
 }
 
 #[cfg(test)]

@@ -78,25 +78,10 @@ impl Refusal {
     }
 
     fn failure(self, token: &Token, sandboxes: usize) -> Failure {
-        let quota = StatusCode::TOO_MANY_REQUESTS;
         let full = StatusCode::SERVICE_UNAVAILABLE;
         match self {
-            Self::Sandboxes => {
-                let limit = token.sandboxes.unwrap_or_default();
-                Failure::later(
-                    quota,
-                    2,
-                    format!("token {}: {limit} sandboxes run, which is its limit", token.name),
-                )
-            }
-            Self::Rate => {
-                let limit = token.creations.unwrap_or_default();
-                Failure::later(
-                    quota,
-                    1,
-                    format!("token {}: {limit} creations a second are its limit", token.name),
-                )
-            }
+            Self::Sandboxes => token.has_sandboxes(token.sandboxes.unwrap_or_default()),
+            Self::Rate => token.has_creations(token.creations.unwrap_or_default()),
             Self::Room => Failure::later(
                 full,
                 2,
@@ -230,17 +215,16 @@ impl Admission {
 
     /// How many more sandboxes the token could have now. Those that wait come first.
     #[cfg(feature = "nats")]
-    pub(crate) fn room(&self, token: &Token) -> usize {
+    pub(crate) fn room_for(&self, token: &Token) -> usize {
         let inner = self.lock();
-        if self.is_short_of_memory() || !inner.turns.is_empty() {
+        if !inner.turns.is_empty() {
             return 0;
         }
         let beginning = inner.beginning.get(&token.name).copied().unwrap_or(0);
-        let of_token = token.sandboxes.map_or(usize::MAX, |most| {
-            most.saturating_sub(self.hosts.running(Some(&token.name)) + beginning)
-        });
-        let running = self.hosts.running(None) + inner.beginning.values().sum::<usize>();
-        self.sandboxes.saturating_sub(running).min(of_token)
+        drop(inner);
+        let running = || self.hosts.running(Some(&token.name)) + beginning;
+        let of_token = token.sandboxes.map_or(usize::MAX, |most| most.saturating_sub(running()));
+        self.room().min(of_token)
     }
 
     /// The memory in use from now on, in percent.
@@ -262,10 +246,13 @@ impl Admission {
         !self.lock().beginning.is_empty()
     }
 
-    /// Whether anybody could make a sandbox.
-    pub(crate) fn has_room(&self) -> bool {
+    /// How many sandboxes could still be made.
+    pub(crate) fn room(&self) -> usize {
+        if self.is_short_of_memory() {
+            return 0;
+        }
         let beginning: usize = self.lock().beginning.values().sum();
-        self.hosts.running(None) + beginning < self.sandboxes && !self.is_short_of_memory()
+        self.sandboxes.saturating_sub(self.hosts.running(None) + beginning)
     }
 }
 

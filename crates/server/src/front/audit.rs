@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
+use crate::front::trace;
 use crate::wire::failure::Reason;
 use crate::wire::id::SandboxId;
 use crate::wire::sandbox::{Summary, now, time};
@@ -58,6 +59,7 @@ impl Audit {
         let mut event = event();
         if let Some(event) = event.as_object_mut() {
             event.insert("time".into(), time(now()).into());
+            event.extend(trace::current().map(|trace| ("trace".to_owned(), trace.into())));
         }
         let line = format!("{event}\n");
         let mut file = file.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

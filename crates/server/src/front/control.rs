@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, to_bytes};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use axum::response::IntoResponse;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
@@ -16,20 +16,14 @@ use crate::config::template::{Template, USUAL_TEMPLATE};
 use crate::config::tokens::Token;
 use crate::e2b::control::{Machine, NO_MEMORY, USUAL_SECONDS, listed};
 use crate::front::Front;
-use crate::front::access::parameters;
-use crate::front::forward::forward;
 use crate::front::narrow::{NetworkRequest, narrow};
 use crate::front::run_code::run_code;
+use crate::http::request::{MOST_CONTROL, body_of, parameters};
 use crate::wire::failure::{Failure, Reason};
 use crate::wire::headers::{IDEMPOTENCY_KEY, NEXT_TOKEN, OWNER};
 use crate::wire::id::{SandboxId, hex};
+use crate::wire::page::{PAGE, Place, order};
 use crate::wire::sandbox::{Making, NewSandbox, State, Summary, now};
-
-/// The longest body of a control route.
-const MOST: usize = 1 << 20;
-
-/// Sandboxes of one page of a list, if the client names no number; and the most.
-const PAGE: usize = 100;
 
 /// A creation, as E2B's clients send it. Other keys are ignored: clients add some.
 #[derive(Debug, Deserialize)]
@@ -86,7 +80,7 @@ impl Front {
 
     async fn create(&self, token: &Token, request: Request<Body>) -> Result<Response<Body>, Failure> {
         let (parts, body) = request.into_parts();
-        let body = body_of(body, MOST).await?;
+        let body = body_of(body, MOST_CONTROL).await?;
         let new = self.asked(token, &parts.headers, &body)?;
         self.make_admitted(token, &new).await.map(|(_, response)| response)
     }
@@ -111,7 +105,7 @@ impl Front {
         let response = self.make(new, key).await?;
         let (parts, body) = response.into_parts();
         let is_lost = |_| Failure::gone(Some(Reason::SessionLost));
-        let body = to_bytes(body, MOST).await.map_err(|error| is_lost(error.to_string()))?;
+        let body = to_bytes(body, MOST_CONTROL).await.map_err(|error| is_lost(error.to_string()))?;
         if parts.status != StatusCode::CREATED {
             self.metrics.refused("failed");
             return Err(Failure::of_answer(parts.status, &body));
@@ -154,7 +148,7 @@ impl Front {
             let request = Request::post("/sandboxes").header(CONTENT_TYPE, "application/json");
             let request =
                 request.body(Body::from(body.clone())).map_err(|error| Failure::bad(error.to_string()))?;
-            match forward(&self.hosts, chosen.host, request).await {
+            match self.hosts.forward(chosen.host, request).await {
                 Ok(response) => return Ok(response),
                 Err(_) if left > 0 => {
                     left -= 1;
@@ -242,18 +236,19 @@ impl Front {
             query.iter().filter(move |(found, _)| found == name).map(|(_, value)| value.as_str())
         };
         let one = |name| all(name).next();
-        let number = |name, usual| match one(name) {
-            None => Ok(usual),
-            Some(text) => {
-                text.parse::<usize>().map_err(|_| Failure::bad(format!("{name}: {text:?} is no number")))
-            }
-        };
         let states: Vec<_> = all("state").flat_map(|states| states.split(',')).collect();
         // Clients encode each name and each value, then the pairs, and then the query.
         let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
         let wanted = all("metadata").flat_map(parameters);
         let wanted: Vec<_> = wanted.map(|(name, value)| (decoded(&name), decoded(&value))).collect();
-        let (first, limit) = (number("nextToken", 0)?, number("limit", PAGE)?.clamp(1, PAGE));
+        let limit = one("limit").map_or(Ok(PAGE), |text| {
+            text.parse::<usize>().map_err(|_| Failure::bad(format!("limit: {text:?} is no number")))
+        })?;
+        let after = one("nextToken").map(|text| {
+            text.parse::<Place>().map_err(|_| Failure::bad(format!("nextToken: {text:?} is of no page")))
+        });
+        let (limit, after) = (limit.clamp(1, PAGE), after.transpose()?);
+        let is_rising = one("order") == Some("asc");
         let mut found = self.hosts.of_owner(&token.name);
         found.retain(|summary| {
             let state = if summary.state == State::Running { "running" } else { "paused" };
@@ -261,18 +256,20 @@ impl Front {
                 && wanted.iter().all(|(name, value)| summary.metadata.get(name) == Some(value))
                 && one("template").is_none_or(|template| template == summary.template)
         });
-        found.sort_by(|one, other| other.started.cmp(&one.started).then_with(|| one.id.cmp(&other.id)));
-        if one("order") == Some("asc") {
-            found.reverse();
-        }
+        found.sort_by(|one, other| order(&one.place(), &other.place(), is_rising));
+        let is_before = |summary: &Summary| {
+            after.as_ref().is_some_and(|after| order(&summary.place(), after, is_rising).is_le())
+        };
+        let rest = found.get(found.partition_point(is_before)..).unwrap_or_default();
+        let page = rest.get(..limit.min(rest.len())).unwrap_or_default();
         let machine = Machine::look();
-        let page = found.iter().skip(first).take(limit);
-        let page: Vec<_> = page.map(|summary| listed(summary, &machine)).collect();
-        let next = first + page.len();
-        let mut response = axum::Json(page).into_response();
-        if next < found.len() {
-            response.headers_mut().insert(NEXT_TOKEN, next.into());
-        }
+        let listed: Vec<_> = page.iter().map(|summary| listed(summary, &machine)).collect();
+        let mut response = axum::Json(listed).into_response();
+        let next = page.last().filter(|_| page.len() < rest.len());
+        let next = next.and_then(|last| HeaderValue::from_str(&last.place().to_string()).ok());
+        next.into_iter().for_each(|next| {
+            response.headers_mut().insert(NEXT_TOKEN, next);
+        });
         Ok(response)
     }
 
@@ -286,7 +283,7 @@ impl Front {
         let owner = token.name.parse().map_err(|_| Failure::bad("the token's name is no header"))?;
         request.headers_mut().insert(OWNER, owner);
         let is_end = request.method() == Method::DELETE;
-        let response = match forward(&self.hosts, id.host(), request).await {
+        let response = match self.hosts.forward(id.host(), request).await {
             Err(failure) if failure.status == StatusCode::BAD_GATEWAY => {
                 self.hosts.without_host(&id).into_response()
             }
@@ -299,13 +296,6 @@ impl Front {
         }
         Ok(self.with_reason(response, &id))
     }
-}
-
-/// A body of at most that many bytes.
-pub(crate) async fn body_of(body: Body, most: usize) -> Result<Bytes, Failure> {
-    to_bytes(body, most).await.map_err(|_| {
-        Failure::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body: more than {most} bytes, or cut off"))
-    })
 }
 
 fn milliseconds(time: Duration) -> u64 {

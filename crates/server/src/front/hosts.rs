@@ -26,10 +26,11 @@ use tokio::time::{sleep, timeout};
 use crate::Problem;
 use crate::config::Config;
 use crate::config::template::Template;
-use crate::front::forward::{HostClient, client, stream_client};
+use crate::front::ask::{HostClient, client, stream_client};
+use crate::http::forward::{at, forward};
 use crate::sandboxes::ready::Wanted;
 use crate::wire::failure::{Failure, Reason};
-use crate::wire::id::{SandboxId, Seed};
+use crate::wire::id::SandboxId;
 use crate::wire::sandbox::{News, State, Summary};
 use crate::wire::{StateDirectory, VERSION};
 
@@ -51,7 +52,6 @@ pub(crate) struct Hosts {
     count: u8,
     client: HostClient,
     streams: HostClient,
-    seed: Seed,
     known: Mutex<Known>,
     /// Something has ended, so that somebody may have room.
     pub(crate) changed: Notify,
@@ -69,8 +69,6 @@ type OnEnd = Box<dyn Fn(&Summary, Reason) + Send + Sync>;
 #[derive(Default)]
 struct Known {
     sandboxes: HashMap<SandboxId, Summary>,
-    /// By their tokens.
-    tokens: HashMap<String, SandboxId>,
     /// Those that died with their host, as far as this front has seen it.
     lost: HashSet<SandboxId>,
     /// By host and owner: commands that run.
@@ -84,7 +82,6 @@ impl Hosts {
     /// Finds the hosts that run, and starts the others.
     pub(crate) async fn start(
         config: &Config,
-        seed: Seed,
         on_end: impl Fn(&Summary, Reason) + Send + Sync + 'static,
     ) -> Result<Arc<Self>, Problem> {
         let hosts = Arc::new(Self {
@@ -92,7 +89,6 @@ impl Hosts {
             count: config.hosts,
             client: client(config.state.clone()),
             streams: stream_client(config.state.clone()),
-            seed,
             known: Mutex::default(),
             changed: Notify::new(),
             ending: watch::channel(false).0,
@@ -135,19 +131,20 @@ impl Hosts {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes a request on to a host.
+    /// Passes a request on to a host, and both directions after an upgrade.
+    pub(crate) async fn forward(&self, host: u8, request: Request<Body>) -> Result<Response<Body>, Failure> {
+        forward(request, |request| self.ask(host, request)).await
+    }
+
+    /// Asks a host.
     pub(crate) async fn ask(
         &self,
         host: u8,
         mut request: Request<Body>,
     ) -> Result<Response<Incoming>, Failure> {
-        // `*` and the authority of CONNECT are no paths.
-        let path = request.uri().path_and_query().map(|path| path.as_str());
-        let path = path.filter(|path| path.starts_with('/')).unwrap_or("/");
-        let is_stream = matches!(path, "/process.Process/Start" | "/process.Process/Connect");
+        *request.uri_mut() = at(&host.to_string(), request.uri())?;
+        let is_stream = matches!(request.uri().path(), "/process.Process/Start" | "/process.Process/Connect");
         let client = if is_stream { &self.streams } else { &self.client };
-        let uri = format!("http://{host}{path}").parse();
-        *request.uri_mut() = uri.map_err(|error| Failure::bad(format!("the path: {error}")))?;
         client.request(request).await.map_err(|error| {
             if error.is_connect() {
                 return Failure::gone(Some(Reason::SessionLost));
@@ -186,10 +183,7 @@ impl Hosts {
 
     /// Notes a sandbox before its host tells of it.
     pub(crate) fn note(&self, summary: Summary) {
-        let token = self.seed.token(&summary.id);
-        let mut known = self.lock();
-        known.tokens.insert(token, summary.id.clone());
-        known.sandboxes.entry(summary.id.clone()).or_insert(summary);
+        self.lock().sandboxes.entry(summary.id.clone()).or_insert(summary);
     }
 
     /// Notes that a client has ended a sandbox, before its host tells of it.
@@ -200,11 +194,6 @@ impl Hosts {
     /// A sandbox, as its host has told last.
     pub(crate) fn find(&self, id: &SandboxId) -> Option<Summary> {
         self.lock().sandboxes.get(id).cloned()
-    }
-
-    /// The sandbox that this token opens.
-    pub(crate) fn of_token(&self, token: &str) -> Option<SandboxId> {
-        self.lock().tokens.get(token).cloned()
     }
 
     /// All sandboxes of an owner.
@@ -219,6 +208,21 @@ impl Hosts {
             summary.state == State::Running && owner.is_none_or(|owner| summary.owner == owner)
         };
         known.sandboxes.values().filter(counts).count()
+    }
+
+    /// How many run, by owner.
+    pub(crate) fn running_by_owner(&self) -> HashMap<String, usize> {
+        let mut counts = HashMap::new();
+        let known = self.lock();
+        for summary in known.sandboxes.values().filter(|summary| summary.state == State::Running) {
+            match counts.get_mut(&summary.owner) {
+                Some(count) => *count += 1,
+                None => {
+                    counts.insert(summary.owner.clone(), 1);
+                }
+            }
+        }
+        counts
     }
 
     /// How many commands of this owner run.
@@ -274,7 +278,6 @@ impl Hosts {
         match news {
             News::Hello { commands, .. } => {
                 known.sandboxes.retain(|id, _| id.host() != host);
-                known.tokens.retain(|_, id| id.host() != host);
                 known.commands.retain(|(of, _), _| *of != host);
                 known.commands.extend(commands.into_iter().map(|(owner, count)| ((host, owner), count)));
                 if !known.alive.contains(&host) {
@@ -285,7 +288,6 @@ impl Hosts {
                 let was_running =
                     known.sandboxes.get(&summary.id).is_some_and(|old| old.state == State::Running);
                 let pauses = was_running && summary.state == State::Paused;
-                known.tokens.insert(self.seed.token(&summary.id), summary.id.clone());
                 known.sandboxes.insert(summary.id.clone(), summary);
                 drop(known);
                 if pauses {
@@ -294,7 +296,6 @@ impl Hosts {
             }
             News::Ended { id, reason } => {
                 let ended = known.sandboxes.remove(&id);
-                known.tokens.remove(&self.seed.token(&id));
                 drop(known);
                 ended.into_iter().for_each(|summary| (self.on_end)(&summary, reason));
                 self.changed.notify_waiters();
@@ -318,7 +319,6 @@ impl Hosts {
             }
             !is_lost
         });
-        known.tokens.retain(|_, id| id.host() != host);
         if known.lost.len() > MOST_LOST {
             // The next host writes them down, too.
             known.lost.clear();

@@ -43,10 +43,10 @@ impl Front {
     }
 
     /// How many more commands of this token there is room for.
-    pub(crate) fn room(&self, token: &Token) -> usize {
+    pub(crate) fn room_for(&self, token: &Token) -> usize {
         let commands =
             token.commands.map_or(usize::MAX, |most| most.saturating_sub(self.hosts.commands(&token.name)));
-        self.admission.room(token).min(commands)
+        self.admission.room_for(token).min(commands)
     }
 
     /// Runs the body of a job.

@@ -3,19 +3,20 @@
 
 mod access;
 mod admission;
+mod ask;
 mod audit;
 mod control;
 mod events;
-mod forward;
 mod hosts;
 #[cfg(feature = "nats")]
 pub(crate) mod jobs;
-mod listen;
 mod memory;
 mod metrics;
 mod narrow;
 mod openapi;
+mod orphans;
 mod run_code;
+mod trace;
 pub(crate) mod v1;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -25,8 +26,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use axum::Json;
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, HOST};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Request, Response, StatusCode};
 use axum::response::IntoResponse;
 use nix::fcntl::{Flock, FlockArg};
@@ -41,15 +43,14 @@ use crate::front::access::Access;
 use crate::front::admission::Admission;
 use crate::front::audit::Audit;
 use crate::front::events::{Events, OnDrop};
-use crate::front::forward::forward;
 use crate::front::hosts::Hosts;
 use crate::front::metrics::Metrics;
+use crate::http::listen::{Answer, Listener};
+use crate::http::request::{Label, Target, is_envd};
 use crate::wire::failure::{Failure, Reason};
-use crate::wire::headers::{
-    ACCESS_TOKEN, API_KEY, OWNER, REASON, SANDBOX_ID, SANDBOX_PORT, TO_PORT, TO_SANDBOX, TRAFFIC_TOKEN, text,
-};
+use crate::wire::headers::{REASON, SANDBOX_ID, SANDBOX_PORT, TO_PORT, TO_SANDBOX, TRAFFIC_TOKEN};
 use crate::wire::id::{SandboxId, Seed};
-use crate::wire::rest::SharedBody;
+use crate::wire::room::{ROOM, Room};
 use crate::wire::{ENVD_PORT, StateDirectory};
 use crate::{Problem, say};
 
@@ -108,14 +109,14 @@ async fn run<S: Source>(config: Config) -> Result<(), Problem> {
     };
     let audit = Audit::open(config.audit.as_deref()).map_err(Problem::about("the audit log"))?;
     let (audit, metrics) = (Arc::new(audit), Metrics::new());
-    let listener = listen::Listener::bind(&config).await?;
+    let listener = Listener::bind(&config.listen, config.tls.as_ref(), config.connections).await?;
     let hosts = {
         let (audit, metrics) = (Arc::clone(&audit), Arc::clone(&metrics));
         let on_end = move |summary: &_, reason| {
             audit.ended(summary, reason);
             metrics.ended(reason);
         };
-        Hosts::start(&config, seed.clone(), on_end).await?
+        Hosts::start(&config, on_end).await?
     };
     let admission = Admission::new(Arc::clone(&hosts), config.sandboxes, config.queue, config.admit_wait);
     tokio::spawn(Arc::clone(&admission).admit_waiting());
@@ -126,6 +127,7 @@ async fn run<S: Source>(config: Config) -> Result<(), Problem> {
     tokio::spawn(listener.serve(Arc::clone(&front)));
     tokio::spawn(Arc::clone(&front).read_tokens_anew());
     tokio::spawn(memory::watch(Arc::clone(&front)));
+    tokio::spawn(orphans::reap());
     let source = S::begin(&front).await?;
     front.until_told().await?;
     front.hosts.end().await;
@@ -170,7 +172,7 @@ fn lock(state: &StateDirectory) -> Result<Flock<File>, Problem> {
 }
 
 /// Says where the server is, and what clients of E2B need.
-fn greet(listener: &listen::Listener, key: Option<&str>) {
+fn greet(listener: &Listener, key: Option<&str>) {
     use std::io::Write;
     let url = listener.url();
     let mut text = format!("# Kennel serves at {url}\n");
@@ -183,68 +185,48 @@ fn greet(listener: &listen::Listener, key: Option<&str>) {
     let _ = io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush());
 }
 
+impl Answer for Front {
+    async fn answer(self: Arc<Self>, request: Request<Body>) -> Response<Body> {
+        let trace = trace::of(request.headers());
+        trace::within(trace, self.answer_to(request)).await
+    }
+}
+
 impl Front {
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Answers a request.
-    pub(crate) async fn answer(self: Arc<Self>, mut request: Request<Body>) -> Response<Body> {
-        for ours in [OWNER, TO_PORT, TO_SANDBOX] {
-            request.headers_mut().remove(ours);
-        }
-        let rest = SharedBody::of(&mut request);
+    async fn answer_to(&self, request: Request<Body>) -> Response<Body> {
         let answer = match (self.target(&request), request.uri().path()) {
             (Target::Sandbox(id, port), _) => self.sandbox(&id, port, request).await,
             (Target::Unknown, _) => Err(Failure::gone(None)),
-            (Target::Worker, "/v1/openapi.json") => Ok(openapi::answer()),
-            (Target::Worker, "/healthz") => Ok(StatusCode::OK.into_response()),
-            (Target::Worker, "/readyz") => Ok(self.is_ready().into_response()),
-            (Target::Worker, "/metrics") => Ok(self.numbers().into_response()),
-            (Target::Worker, _) => self.control(request).await,
+            (Target::Own, "/v1/openapi.json") => Ok(openapi::answer()),
+            (Target::Own, "/healthz") => Ok(StatusCode::OK.into_response()),
+            (Target::Own, "/readyz") => Ok(self.is_ready().into_response()),
+            (Target::Own, ROOM) => Ok(Json(self.room()).into_response()),
+            (Target::Own, "/metrics") => Ok(self.numbers().into_response()),
+            (Target::Own, _) => self.control(request).await,
         };
-        let response = answer.unwrap_or_else(Failure::into_response);
-        SharedBody::drop_rest_of(rest);
-        response
+        answer.unwrap_or_else(Failure::into_response)
     }
 
-    /// What a request is for: by its headers, by the name of its host, or by its path.
+    /// What a request is for.
     fn target(&self, request: &Request<Body>) -> Target {
-        let text = |name: &str| text(request.headers(), name);
-        let path = request.uri().path();
-        let is_control = ["/sandboxes", "/v2/sandboxes"].iter().any(|route| path.starts_with(route));
-        // Some clients name the sandbox on control routes, too.
-        if let Some(id) = text(SANDBOX_ID).filter(|_| !is_control || text(API_KEY).is_none()) {
-            let port = text(SANDBOX_PORT).map_or(Some(ENVD_PORT), |port| port.parse().ok());
-            return port.zip(self.id(id)).map_or(Target::Unknown, |(port, id)| Target::Sandbox(id, port));
-        }
-        let host =
-            text(HOST.as_str()).or_else(|| request.uri().host()).unwrap_or_default().to_ascii_lowercase();
-        let host = host
-            .rsplit_once(':')
-            .filter(|(_, port)| port.parse::<u16>().is_ok())
-            .map_or(&*host, |(host, _)| host);
-        let label =
-            self.config.domain.as_deref().and_then(|domain| host.strip_suffix(domain)?.strip_suffix('.'));
-        match label.and_then(|label| label.split_once('-')) {
-            Some((port, id)) => {
-                let port = port.parse().ok();
-                port.zip(self.id(id)).map_or(Target::Unknown, |(port, id)| Target::Sandbox(id, port))
-            }
-            // Some clients name a sandbox by its token only.
-            None if is_envd(path) => {
-                let known = text(ACCESS_TOKEN).and_then(|token| self.hosts.of_token(token));
-                known.map_or(Target::Unknown, |id| Target::Sandbox(id, ENVD_PORT))
-            }
-            // `api.DOMAIN` is the worker, as with E2B.
-            None => Target::Worker,
+        let label = |host: &str| Label::below(self.config.domain.as_deref()?, host);
+        match Target::find(request, label) {
+            Target::Sandbox(id, _) if !self.is_ours(&id) => Target::Unknown,
+            target => target,
         }
     }
 
     /// An id of this worker.
     pub(crate) fn id(&self, text: &str) -> Option<SandboxId> {
-        let id = text.parse::<SandboxId>().ok()?;
-        (id.worker() == self.config.name && self.hosts.has(id.host())).then_some(id)
+        text.parse().ok().filter(|id| self.is_ours(id))
+    }
+
+    fn is_ours(&self, id: &SandboxId) -> bool {
+        id.worker() == self.config.name && self.hosts.has(id.host())
     }
 
     /// A request for a port of a sandbox; the port of E2B's daemon is for its files and commands.
@@ -282,7 +264,7 @@ impl Front {
         for ours in [SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN] {
             headers.remove(ours);
         }
-        let response = forward(&self.hosts, id.host(), request).await;
+        let response = self.hosts.forward(id.host(), request).await;
         let response = response.unwrap_or_else(Failure::into_response);
         let response = self.with_reason(response, id);
         let is_stream = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == STREAMED);
@@ -326,8 +308,28 @@ impl Front {
     }
 
     fn is_ready(&self) -> StatusCode {
-        let ready = !self.is_draining() && self.admission.has_room();
+        let ready = !self.is_draining() && self.admission.room() > 0;
         if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+    }
+
+    /// What a router wants to know.
+    fn room(&self) -> Room {
+        let by_owner = self.hosts.running_by_owner();
+        let tokens = self.access.tokens();
+        let tokens =
+            tokens.prefixes().filter_map(|(prefix, token)| Some((prefix, *by_owner.get(&token.name)?)));
+        Room {
+            name: self.config.name.clone(),
+            instance: self.access.instance(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            templates: self.config.templates.keys().cloned().collect(),
+            languages: self.config.languages.keys().cloned().collect(),
+            room: self.admission.room(),
+            running: by_owner.values().sum(),
+            waiting: self.admission.waiting(),
+            draining: self.is_draining(),
+            tokens: tokens.collect(),
+        }
     }
 
     fn numbers(&self) -> String {
@@ -356,7 +358,7 @@ impl Front {
         let running = self.hosts.running(None);
         if running > 0 {
             say(&format!(
-                "kennel: {running} sandboxes run; none is made any more, and a second signal ends them"
+                "kennel: waits for {running} of its sandboxes; none is made any more, and a second signal ends them"
             ));
         }
         let empty = async {
@@ -372,19 +374,4 @@ impl Front {
         }
         Ok(())
     }
-}
-
-/// Whether it is a route of a sandbox's files and commands.
-fn is_envd(path: &str) -> bool {
-    matches!(path, "/health" | "/files") || path.starts_with("/process.") || path.starts_with("/filesystem.")
-}
-
-/// What a request is for.
-enum Target {
-    /// A port of a sandbox.
-    Sandbox(SandboxId, u16),
-    /// A sandbox that no worker like this one can have made.
-    Unknown,
-    /// The worker itself.
-    Worker,
 }

@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::tokens::Token;
 use crate::front::Front;
-use crate::front::control::{Longest, body_of};
-use crate::front::v1::{MOST, OfRequest};
+use crate::front::control::Longest;
+use crate::front::v1::OfRequest;
+use crate::http::request::{MOST_RUN, body_of};
 use crate::v1::content::{Content, FileContent};
 use crate::v1::run::RunRequest;
 use crate::wire::failure::{Failure, Reason};
@@ -163,7 +164,7 @@ pub(crate) async fn run_code(
     token: &Token,
     request: Request<Body>,
 ) -> Result<Response<Body>, Failure> {
-    let body = body_of(request.into_body(), MOST).await?;
+    let body = body_of(request.into_body(), MOST_RUN).await?;
     let asked: CodeRequest =
         serde_json::from_slice(&body).map_err(|error| Failure::bad(format!("the body: {error}")))?;
     let language = front.config.languages.get(&asked.language).ok_or_else(|| {

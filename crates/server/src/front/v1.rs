@@ -19,20 +19,17 @@ use crate::blobs::{BlobName, Blobs};
 use crate::config::template::USUAL_TEMPLATE;
 use crate::config::tokens::Token;
 use crate::front::Front;
-use crate::front::control::{Longest, body_of};
-use crate::front::forward::forward;
+use crate::front::control::Longest;
 use crate::front::hosts::Hosts;
 use crate::front::narrow::{LimitsRequest, NetworkRequest, narrow, narrow_limits};
 use crate::front::openapi::Refusal;
+use crate::http::request::{MOST_RUN, body_of};
 use crate::v1::run::{Ran, RunRequest};
 use crate::v1::strict;
 use crate::wire::failure::Failure;
 use crate::wire::headers::OWNER;
 use crate::wire::id::{SandboxId, hex};
 use crate::wire::sandbox::Making;
-
-/// The longest body with a command. Larger files are sent as blobs.
-pub(crate) const MOST: usize = 16 << 20;
 
 /// How long the sandbox of one command may live beside the time of the command: its files are written and
 /// read meanwhile. Only a front that dies leaves it alone for so long.
@@ -99,7 +96,7 @@ impl Front {
         request: Request<Body>,
     ) -> Result<Response<Body>, Failure> {
         let (parts, body) = request.into_parts();
-        let request = Request::from_parts(parts, Body::from(body_of(body, MOST).await?));
+        let request = Request::from_parts(parts, Body::from(body_of(body, MOST_RUN).await?));
         let known = self.id(id).and_then(|id| self.hosts.find(&id));
         match known.filter(|summary| summary.owner == token.name) {
             Some(summary) => self.run_counted(token, &summary.id, &summary.template, request).await,
@@ -154,7 +151,7 @@ pub(crate) async fn run_once(
     token: &Token,
     request: Request<Body>,
 ) -> Result<Response<Body>, Failure> {
-    let body = body_of(request.into_body(), MOST).await?;
+    let body = body_of(request.into_body(), MOST_RUN).await?;
     front.run_once(token, &body).await
 }
 
@@ -262,7 +259,7 @@ impl Drop for OfRequest {
         let Ok(request) = request.body(Body::empty()) else { return };
         tokio::spawn(async move {
             // A host that does not answer is gone, and the sandbox with it.
-            let _ = forward(&hosts, id.host(), request).await;
+            let _ = hosts.forward(id.host(), request).await;
             hosts.note_end(&id);
         });
     }

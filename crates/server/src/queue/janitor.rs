@@ -1,6 +1,7 @@
 //! Jobs that nobody tells about any more. After its last delivery, JetStream leaves a message in the stream,
-//! and counts it nowhere; after a crash, messages that were acknowledged may be there again. Every worker looks for them: when NATS says so, at the start, after a new
-//! connection, and from time to time. Twice is as good as once.
+//! and counts it nowhere; after a crash, messages that were acknowledged may be there again. Every worker
+//! looks for them: when NATS says so, at the start, after a new connection, and from time to time. Twice is
+//! as good as once.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use async_nats::jetstream::{Context, Message};
 use bytes::Bytes;
 use tokio::io::AsyncReadExt;
 
-use crate::front::v1::MOST;
+use crate::http::request::MOST_RUN;
 use crate::queue::Trouble;
 use crate::queue::places::{Places, subject};
 
@@ -91,11 +91,11 @@ impl Job {
             Err(error) => return Err(error.into()),
         };
         let size = object.info().size;
-        if size > MOST {
-            return Ok(Body::Wrong(format!("the body: {size} bytes, and {MOST} are the most")));
+        if size > MOST_RUN {
+            return Ok(Body::Wrong(format!("the body: {size} bytes, and {MOST_RUN} are the most")));
         }
         let mut bytes = Vec::with_capacity(size);
-        object.take(MOST as u64).read_to_end(&mut bytes).await?;
+        object.take(MOST_RUN as u64).read_to_end(&mut bytes).await?;
         if bytes.len() != size {
             return Err(format!("the body: {} of {size} bytes came", bytes.len()).into());
         }

@@ -207,7 +207,7 @@ impl Worker {
         let mut permits: Vec<_> = first.into_iter().collect();
         while !self.front.is_draining() {
             let token = self.front.job_token(&self.nats);
-            let room = token.map_or(0, |token| self.front.room(&token));
+            let room = token.map_or(0, |token| self.front.room_for(&token));
             if room > 0 {
                 while permits.len() < room
                     && let Ok(permit) = Arc::clone(&self.room).try_acquire_owned()

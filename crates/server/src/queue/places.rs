@@ -1,5 +1,5 @@
-//! Where things are in NATS: the stream of jobs with its one consumer, buckets, and large bodies. Workers make
-//! what is missing. It needs no more than nats-server 2.9 has.
+//! Where things are in NATS: the stream of jobs with its one consumer, buckets, and large bodies. Workers
+//! make what is missing. It needs no more than nats-server 2.9 has.
 
 use std::time::Duration;
 

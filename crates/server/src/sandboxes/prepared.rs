@@ -51,8 +51,10 @@ pub(crate) async fn prepare(making: &Making, id: &SandboxId, place: &Place) -> R
     let policy = policy(making, id, place);
     let session = Session::builder(&policy).ready_workers(1).prepare().await;
     session.map_err(|error| {
+        // What this machine lacks, its owner learns from whoever asked for a sandbox.
+        let remedy = error.remedy().map(|remedy| format!("; {remedy}")).unwrap_or_default();
         let failure = Failure::from(error);
-        let message = format!("template {}: {}", making.template, failure.message);
+        let message = format!("template {}: {}{remedy}", making.template, failure.message);
         failure.with_message(message)
     })
 }

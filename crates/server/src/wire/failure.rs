@@ -145,7 +145,7 @@ impl IntoResponse for Failure {
     }
 }
 
-/// What a call about files or commands answers: the words of the library, with its remedy.
+/// What a call about files or commands answers: the words of the library.
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let status = match &error {

@@ -17,12 +17,17 @@ pub(crate) const SANDBOX_PORT: &str = "e2b-sandbox-port";
 pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// Lists: where the next page begins.
 pub(crate) const NEXT_TOKEN: &str = "x-next-token";
+/// Lists of a router: workers that have not answered.
+pub(crate) const MISSING: &str = "x-kennel-missing";
 /// Why a sandbox is not there any more.
 pub(crate) const REASON: &str = "x-kennel-reason";
 /// Connect: milliseconds until the call is over.
 pub(crate) const TIMEOUT: &str = "connect-timeout-ms";
 /// Connect: seconds of silence after which a stream says that it lives.
 pub(crate) const KEEPALIVE: &str = "keepalive-ping-interval";
+
+/// The trace of a request: W3C Trace Context.
+pub(crate) const TRACE: &str = "traceparent";
 
 /// From the front to a host: the sandbox. The front takes these three away from what clients send.
 pub(crate) const TO_SANDBOX: &str = "x-kennel-sandbox";

@@ -48,6 +48,11 @@ impl SandboxId {
         self.0.rsplit_once('-').map_or("", |(worker, _)| worker)
     }
 
+    /// The sandbox that a token says it opens. Whether it does is another question.
+    pub(crate) fn of_token(token: &str) -> Option<Self> {
+        token.split_once('.').and_then(|(id, _)| id.parse().ok())
+    }
+
     /// The host in which the sandbox lives.
     pub(crate) fn host(&self) -> u8 {
         let letter = self.0.rsplit_once('-').and_then(|(_, letters)| letters.bytes().next());
@@ -123,20 +128,25 @@ impl Seed {
         bytes.try_into().map(Self).map_err(|_| io::Error::other("the seed has another length"))
     }
 
-    /// The token that opens this sandbox, and nothing else.
+    /// The token that opens this sandbox, and nothing else: `ID.HEX`.
     pub(crate) fn token(&self, id: &SandboxId) -> String {
-        hex(&self.mac(b"envd", id))
+        format!("{id}.{}", hex(&self.mac(b"envd", id.as_str())))
     }
 
-    /// The token that opens the ports of this sandbox, and nothing else.
+    /// The token that opens the ports of this sandbox, and nothing else: `ID.HEX`.
     pub(crate) fn traffic_token(&self, id: &SandboxId) -> String {
-        hex(&self.mac(b"traffic", id))
+        format!("{id}.{}", hex(&self.mac(b"traffic", id.as_str())))
     }
 
-    fn mac(&self, purpose: &[u8], id: &SandboxId) -> Vec<u8> {
+    /// What names this state directory, and says nothing else about the seed: 16 hexadecimal digits.
+    pub(crate) fn instance(&self) -> String {
+        hex(self.mac(b"instance", "").get(..8).unwrap_or_default())
+    }
+
+    fn mac(&self, purpose: &[u8], about: &str) -> Vec<u8> {
         // HMAC takes keys of every length.
         let Ok(mac) = Hmac::<Sha256>::new_from_slice(&self.0) else { return Vec::new() };
-        let mac = [purpose, b":", id.as_str().as_bytes()].into_iter().fold(mac, Mac::chain_update);
+        let mac = [purpose, b":", about.as_bytes()].into_iter().fold(mac, Mac::chain_update);
         mac.finalize().into_bytes().to_vec()
     }
 }
@@ -198,9 +208,12 @@ mod tests {
         let b: SandboxId = "w-aaaaaaaaaaaaaaab".parse().expect("an id");
         let all = [one.token(&a), one.token(&b), one.traffic_token(&a), other.token(&a)];
         for (place, token) in all.iter().enumerate() {
-            assert_eq!(token.len(), 64);
+            let (id, digits) = token.split_once('.').expect("two parts");
+            assert_eq!(SandboxId::of_token(token).expect("an id").as_str(), id);
+            assert_eq!(digits.len(), 64);
             assert!(!all.iter().skip(place + 1).any(|later| later == token));
         }
         assert_eq!(one.token(&a), Seed::new([1; 32]).token(&a));
+        assert_eq!((one.instance().len(), one.instance() == other.instance()), (16, false));
     }
 }

@@ -4,13 +4,15 @@ pub(crate) mod failure;
 pub(crate) mod headers;
 pub(crate) mod id;
 pub(crate) mod memory;
+pub(crate) mod page;
 pub(crate) mod rest;
+pub(crate) mod room;
 pub(crate) mod sandbox;
 
 use std::path::{Path, PathBuf};
 
 /// The version of what is said. A front does not use hosts of another one.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// The port of E2B's own daemon, which the server answers itself.
 pub(crate) const ENVD_PORT: u16 = 49983;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::failure::Reason;
 use crate::wire::id::SandboxId;
+use crate::wire::page::Place;
 
 /// The last second of the year 9999, after which a time has no text.
 pub(crate) const LAST: Duration = Duration::from_secs(253_402_300_799);
@@ -85,6 +86,13 @@ pub(crate) struct Summary {
     pub(crate) public_ports: bool,
     /// Bytes that one command may use, where the template has a limit.
     pub(crate) memory: Option<u64>,
+}
+
+impl Summary {
+    /// Where it is in lists.
+    pub(crate) fn place(&self) -> Place {
+        Place { started: self.started, id: self.id.clone() }
+    }
 }
 
 /// A host's news for the front, one JSON object a line.

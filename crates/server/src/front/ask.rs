@@ -1,4 +1,4 @@
-//! Passing requests on to a host, and answers back: streamed, with upgrades.
+//! Connections to hosts: HTTP/1.1, and HTTP/2 for streams of events.
 
 use std::future::Future;
 use std::io;
@@ -7,18 +7,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{CONNECTION, UPGRADE};
-use axum::http::{HeaderValue, Request, Response, StatusCode, Uri};
-use hyper::upgrade::on;
+use axum::http::Uri;
 use hyper_util::client::legacy::{Builder, Client};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::copy_bidirectional;
 use tokio::net::UnixStream;
 use tower_service::Service;
 
-use crate::front::hosts::Hosts;
 use crate::wire::StateDirectory;
-use crate::wire::failure::Failure;
 
 /// How long a connection to a host is kept for the next request.
 const IDLE: Duration = Duration::from_secs(30);
@@ -73,34 +68,4 @@ impl Service<Uri> for HostConnector {
             UnixStream::connect(path).await.map(TokioIo::new)
         })
     }
-}
-
-/// Passes a request on, and both directions after an upgrade.
-pub(crate) async fn forward(
-    hosts: &Hosts,
-    host: u8,
-    mut request: Request<Body>,
-) -> Result<Response<Body>, Failure> {
-    let is_upgrade = request.headers().contains_key(UPGRADE);
-    let of_client = is_upgrade.then(|| on(&mut request));
-    // Whether a connection stays is a matter of each side.
-    request.headers_mut().remove(CONNECTION);
-    if is_upgrade {
-        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    }
-    let mut response = hosts.ask(host, request).await?;
-    match (response.status(), of_client) {
-        (StatusCode::SWITCHING_PROTOCOLS, Some(of_client)) => {
-            let of_host = on(&mut response);
-            tokio::spawn(async move {
-                let (Ok(client), Ok(host)) = tokio::join!(of_client, of_host) else { return };
-                // An end of either side is the end of both.
-                let _ = copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(host)).await;
-            });
-        }
-        _ => {
-            response.headers_mut().remove(CONNECTION);
-        }
-    }
-    Ok(response.map(Body::new))
 }
