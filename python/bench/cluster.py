@@ -1,6 +1,6 @@
 """Commands per second through `kennel.ray` on one machine, against `kennel.Pool` in process, in one run.
 
-    python python/bench/fleet.py [--commands N] [--rounds N] [--per-node N]
+    python python/bench/cluster.py [--commands N] [--rounds N] [--per-node N]
 
 Each command has a session of its own on both sides, and as many run at once. Rounds of the two alternate, so that what else
 the machine does meets both. It also prints how long a single command takes on its way, one after the other. KENNEL names the
