@@ -114,9 +114,13 @@ fn creations_that_come_together_are_spread_over_the_hosts() {
 #[test]
 fn creations_have_a_rate() {
     let server = Server::with_tokens("admit_wait = '10ms'", &token("me", "creations = 3"));
+    let begun = Instant::now();
     let statuses: Vec<_> = (0..6).map(|_| server.ask("POST", "/v2/sandboxes", &json!({})).status).collect();
-    assert_eq!(statuses.iter().filter(|status| **status == 201).count(), 3, "{statuses:?}");
-    assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 3, "{statuses:?}");
+    // Three in each second, however long that took.
+    let most = 3 * (1 + usize::try_from(begun.elapsed().as_secs()).unwrap());
+    let made = statuses.iter().filter(|status| **status == 201).count();
+    assert!((3..=most).contains(&made), "{statuses:?}");
+    assert!(statuses.iter().all(|status| matches!(status, 201 | 429)), "{statuses:?}");
     thread::sleep(Duration::from_secs(1));
     assert_eq!(server.ask("POST", "/v2/sandboxes", &json!({})).status, 201);
 }
