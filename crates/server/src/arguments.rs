@@ -23,7 +23,7 @@ struct Words {
 enum Verb {
     Serve(Serve),
     Route(Route),
-    /// Look at many workers
+    /// Show the workers of a fleet
     Fleet {
         #[command(subcommand)]
         action: FleetAction,
@@ -67,8 +67,8 @@ pub(crate) struct Serve {
 /// Serve the sandboxes of many workers at one address
 ///
 /// A worker is `kennel serve` on a machine of its own, with a `name` of its own. The router asks each once a
-/// second what room it has, makes sandboxes where there is room, and passes every other request on to the
-/// worker that the id of its sandbox names. It holds nothing: start as many as you like, and kill them.
+/// second what room it has, asks one with room to make each sandbox, and passes every other request on to the
+/// worker that the id of its sandbox names. It keeps no state: start as many as you like, and kill them.
 ///
 /// SIGTERM lets requests that are under way end, for ten seconds; a second one ends at once. SIGHUP reads the
 /// tokens anew.
@@ -78,7 +78,7 @@ pub(crate) struct Route {
     /// of a name, which is asked again every 5 seconds
     #[arg(long, value_name = "URL,…", value_delimiter = ',', required = true)]
     pub(crate) workers: Vec<String>,
-    /// Where to listen: ADDRESS:PORT, or unix:PATH [default: 127.0.0.1:49983]
+    /// Where to listen: ADDRESS:PORT, or unix:PATH [default: 127.0.0.1:49984]
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<String>,
     /// The workers' file of tokens: its `sandboxes` and `creations` then hold over all workers

@@ -75,7 +75,7 @@ class Jobs:
         try:
             import nats
         except ImportError:
-            raise Unsupported("kennel.Fleet needs nats-py", hint="pip install 'kennel[nats]'") from None
+            raise Unsupported("kennel.Fleet needs nats-py", hint="pip install nats-py") from None
         self._nats = nats
         self._prefix = prefix
         self._options = options

@@ -1,4 +1,4 @@
-"""Jobs for a fleet of workers, through NATS JetStream: `kennel.Fleet`. It needs the extra `kennel[nats]`."""
+"""Jobs for a fleet of workers, through NATS JetStream: `kennel.Fleet`. It needs the extra `nats`."""
 
 from __future__ import annotations
 

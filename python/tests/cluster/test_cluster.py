@@ -48,8 +48,8 @@ def fleet(nodes: Nodes):
 
 def test_each_command_has_one_result_and_all_nodes_work(fleet):
     results = list(fleet.map((["echo", str(number)] for number in range(90)), text=True))
-    assert sorted(result.number for result in results) == list(range(90))
-    assert all(result.get().stdout == f"{result.number}\n" and result.starts == 1 for result in results)
+    assert sorted(result.index for result in results) == list(range(90))
+    assert all(result.get().stdout == f"{result.index}\n" and result.starts == 1 for result in results)
     assert {result.node for result in results} == set(fleet.nodes)
     assert pickle.loads(pickle.dumps(results[0])).get().outcome.ended == "exited"
 
@@ -78,7 +78,7 @@ def test_a_command_reaches_nothing_of_ray(fleet, nodes):
     connect = f"import socket; socket.create_connection(({host!r}, {port}), 5)"
     # The directory of Ray is beside that of sessions, of which a command sees the empty one.
     commands = [["python3", "-c", connect], ["env"], ["ls", "-A", str(nodes.directory)]]
-    found = {result.number: result.get() for result in fleet.map(commands, text=True)}
+    found = {result.index: result.get() for result in fleet.map(commands, text=True)}
     assert "ConnectionRefusedError" in found[0].stderr
     assert "RAY" not in found[1].stdout
     assert found[2].stdout == "x\n"
@@ -105,7 +105,7 @@ def test_what_goes_wrong_with_a_command_is_its_own_result(fleet):
         7,
         {"args": ["cat"], "input": b"in"},
     ]
-    found = {result.number: result for result in fleet.map(commands, timeout=60)}
+    found = {result.index: result for result in fleet.map(commands, timeout=60)}
     assert found.keys() == set(range(8))
     errors = [type(found[number].error) for number in range(8)]
     assert errors[0] is None.__class__
@@ -263,8 +263,8 @@ def test_a_node_is_killed_in_the_middle(nodes, tmp_path, retries, number):
         commands = ({"args": f"echo run >> {each}", "shell": True} for each in range(number))
         found = {}
         for result in fleet.map(commands, retries=retries, timeout=60):
-            assert result.number not in found
-            found[result.number] = result
+            assert result.index not in found
+            found[result.index] = result
             if len(found) == 200:
                 nodes.kill(victim)
             if len(found) == 400:

@@ -24,7 +24,7 @@ use crate::wire::StateDirectory;
 use crate::wire::id::{LONGEST_NAME, MOST_HOSTS, is_worker_name};
 
 /// Where the server listens without a file: the port of E2B's own daemon.
-pub(crate) const USUAL_ADDRESS: &str = "127.0.0.1:49983";
+const USUAL_ADDRESS: &str = "127.0.0.1:49983";
 
 /// The keys of `serve.toml`.
 #[derive(Debug, Deserialize)]

@@ -28,7 +28,6 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::arguments::Route;
-use crate::config::USUAL_ADDRESS;
 use crate::http::listen::{Answer, Listen, Listener, TlsFiles};
 use crate::http::request::{Label, Target, named_by_path};
 use crate::route::address::Source;
@@ -42,6 +41,9 @@ use crate::wire::room::ROOM;
 use crate::{Problem, say};
 
 pub(crate) use status::status;
+
+/// Where it listens, beside a worker on the same machine.
+const USUAL_ADDRESS: &str = "127.0.0.1:49984";
 
 /// Connections of clients; more are closed at once.
 const CONNECTIONS: usize = 10_000;

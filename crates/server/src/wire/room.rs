@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 /// The path.
 pub(crate) const ROOM: &str = "/room";
 
-/// The answer.
+/// The answer. A worker of another version may leave out what it does not know.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Room {
     /// With which the ids of its sandboxes begin.
     pub(crate) name: String,

@@ -4,7 +4,7 @@
 
     with kennel.ray.Fleet(profile="no-network", per_node=8) as fleet:
         for result in fleet.map([["echo", str(number)] for number in range(100)], text=True, timeout=60):
-            print(result.number, result.get().stdout)
+            print(result.index, result.get().stdout)
 
 The page ``docs/fleet.md`` has the details.
 """

@@ -25,7 +25,7 @@ KEYWORDS = frozenset(["input", "text", "encoding", "errors", "timeout", "check",
 class Result:
     """What became of one command of `Fleet.map`: `completed` or `error`."""
 
-    number: int
+    index: int
     """The place of the command among all of them, from 0."""
     command: Command
     """The command as it was given."""
@@ -41,7 +41,7 @@ class Result:
     def get(self) -> Completed[Any]:
         """The command that has ended. Raises the error if there is one."""
         if self.completed is None:
-            raise self.error or SessionError(f"command {self.number} has no result")
+            raise self.error or SessionError(f"command {self.index} has no result")
         return self.completed
 
 
@@ -49,7 +49,7 @@ class Result:
 class Job:
     """A command on its way. `keywords` are those of `run`."""
 
-    number: int
+    index: int
     command: Command
     keywords: dict[str, Any] = field(default_factory=dict)
     starts: int = 0
@@ -93,7 +93,7 @@ class Jobs:
         if self._again:
             return self._again.popleft()
         try:
-            number, command = next(self._commands)
+            index, command = next(self._commands)
         except StopIteration:
             self._is_read = True
             return None
@@ -101,7 +101,7 @@ class Jobs:
             # What was read before comes first: see `raise_unread`.
             self._is_read, self._unread = True, error
             return None
-        job = Job(number, command)
+        job = Job(index, command)
         try:
             job.keywords = {**self._keywords, **keywords_of(command)}
         except (TypeError, ValueError) as error:
@@ -118,10 +118,10 @@ class Jobs:
                 self._again.append(job)
                 return None
             hint = "it may have run: with retries=1 it is run again on another node"
-            answer = lost(f"command {job.number}", str(node), hint)
+            answer = lost(f"command {job.index}", str(node), hint)
         if isinstance(answer, Exception):
-            return Result(job.number, job.command, error=answer, node=node, starts=job.starts)
-        return Result(job.number, job.command, answer, node=node, starts=job.starts)
+            return Result(job.index, job.command, error=answer, node=node, starts=job.starts)
+        return Result(job.index, job.command, answer, node=node, starts=job.starts)
 
     def raise_unread(self) -> None:
         """Raises what the iterator of commands raised."""
