@@ -247,6 +247,20 @@ fn connections_beyond_the_limit_are_closed_and_others_go_on() {
     assert_eq!(server.run(&made, "echo well").0, "well\n");
 }
 
+#[test]
+fn what_a_sandbox_says_about_itself_has_a_size() {
+    let server = Server::start("");
+    let many: serde_json::Map<_, _> = (0..2000).map(|number| (number.to_string(), "".into())).collect();
+    for key in ["metadata", "envVars"] {
+        let long = serde_json::json!({ key: { "name": "x".repeat(300_000) } });
+        let answer = server.ask("POST", "/v2/sandboxes", &long);
+        assert_eq!(answer.status, 400);
+        assert!(answer.message().starts_with(key), "{}", answer.message());
+    }
+    let answer = server.ask("POST", "/v2/sandboxes", &serde_json::json!({ "metadata": many }));
+    assert_eq!(answer.status, 400, "{}", answer.text());
+}
+
 #[cfg(not(feature = "nats"))]
 #[test]
 fn a_queue_without_the_feature_is_refused_by_its_name() {

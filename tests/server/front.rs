@@ -192,6 +192,21 @@ fn hosts_without_a_front_end_after_their_time() {
 }
 
 #[test]
+fn a_directory_that_others_can_write_to_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = tempfile::tempdir().unwrap();
+    // Whoever made it knows the seed, and with it all tokens.
+    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    std::fs::write(place.path().join("seed"), [0; 32]).unwrap();
+    let mut server = std::process::Command::new(env!("CARGO_BIN_EXE_kennel-server"));
+    let output =
+        server.args(["serve", "--listen", "127.0.0.1:0", "--state"]).arg(place.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(words.contains("must be a directory of this user"), "{words}");
+}
+
+#[test]
 fn a_directory_has_one_server() {
     let server = Server::start("");
     let mut second = std::process::Command::new(env!("CARGO_BIN_EXE_kennel-server"));

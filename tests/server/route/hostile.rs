@@ -2,13 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::route::{Router, worker, worker_in, worker_of};
-use crate::server::{token, wait_until};
+use crate::server::{KEY, token, wait_until};
 
 #[test]
 fn no_client_can_say_what_a_front_says() {
@@ -131,6 +132,67 @@ fn a_worker_that_claims_much_and_answers_nothing_is_passed_over() {
         assert_eq!(worker_in(&router.create().id), "good");
     }
     assert!(router.request("GET", "/metrics", &[], b"").text().contains("kennel_router_retried_total"));
+}
+
+#[test]
+fn a_worker_does_not_take_the_name_of_a_living_one() {
+    let good = worker("good", "");
+    let is_late = std::sync::Arc::new(AtomicBool::new(false));
+    let now = std::sync::Arc::clone(&is_late);
+    let liar = liar_with(move |path| match path {
+        "/room" => whole(&room(if now.load(Ordering::Relaxed) { "good" } else { "other" }).to_string()),
+        _ => String::new(),
+    });
+    let router = Router::start(&format!("{liar},http://{}", good.address), None, &[]);
+    let states = || router.workers().iter().map(|one| one["state"].clone()).collect::<Vec<_>>();
+    assert_eq!(states(), ["alive", "alive"]);
+    let made = good.create();
+    is_late.store(true, Ordering::Relaxed);
+    router.wait_for(0, "refused");
+    for _ in 0..8 {
+        assert_eq!(states(), ["refused", "alive"]);
+        assert_eq!(router.run(&made, "echo here").0, "here\n");
+        thread::sleep(Duration::from_millis(300));
+    }
+}
+
+#[test]
+fn router_and_worker_take_a_request_for_the_same() {
+    let tokens = token("me", "sandboxes = 1");
+    let [one, two] = ["one", "two"].map(|name| worker_of(name, "", &tokens));
+    let router = Router::with_tokens(&[&one, &two], &tokens);
+    let made = router.create();
+    let free = if worker_in(&made.id) == "one" { "two" } else { "one" };
+    let label = |port: u16| format!("{port}-{free}-aaaaaaaaaaaaaaaa.example");
+    // Each would be a sandbox beyond the quota of the fleet, at the worker that the client has chosen.
+    for (path, host) in [
+        ("/sandboxes", label(80)),
+        ("/v2/sandboxes", label(49983)),
+        ("//sandboxes", "example".to_owned()),
+        ("/v2/v1/run", "example".to_owned()),
+        ("/v2/run_code", label(80)),
+    ] {
+        let headers = [("x-api-key", KEY), ("host", &*host)];
+        let answer = router.request("POST", path, &headers, br#"{"argv": ["true"], "code": ""}"#);
+        assert!(matches!(answer.status, 401 | 404 | 502), "{path}: {}", answer.text());
+    }
+    let running = |server: &crate::server::Server| server.ask("GET", "/v2/sandboxes", &Value::Null).json();
+    assert_eq!(running(&one).as_array().unwrap().len() + running(&two).as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn without_a_key_no_body_is_read() {
+    let one = worker("one", "");
+    let router = Router::with_tokens(&[&one], &token("me", ""));
+    for key in [&[][..], &[("x-api-key", "unknown")][..]] {
+        let mut stream = router.connect();
+        let mut head = "POST /v1/run HTTP/1.1\r\nHost: a\r\nContent-Length: 16777216\r\n".to_owned();
+        key.iter().for_each(|(name, value)| head += &format!("{name}: {value}\r\n"));
+        stream.write_all(format!("{head}\r\nx").as_bytes()).unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 401");
+    }
 }
 
 #[test]

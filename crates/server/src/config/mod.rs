@@ -163,9 +163,18 @@ impl Config {
             files.insert(USUAL_TEMPLATE.to_owned(), TemplateFile::default());
         }
         let state = StateDirectory(state);
+        let nats = file.nats.check(serve.nats.as_deref(), &directory);
+        let nats = nats.map_err(|(key, reason)| about(key, reason))?;
+        let secrets = secrets([
+            serve.config.clone(),
+            tokens.clone(),
+            file.tls.as_ref().map(|tls| directory.join(&tls.key)),
+            nats.as_ref().and_then(|nats| nats.credentials.clone()),
+            nats.as_ref().and_then(|nats| nats.token_file.clone()),
+        ]);
         let mut templates = BTreeMap::new();
         for (name, template) in files {
-            let made = Template::new(template, &directory, &state);
+            let made = Template::new(template, &directory, &state, &secrets);
             let made = made.map_err(|reason| about(&format!("template.{name}"), reason))?;
             templates.insert(name, made);
         }
@@ -173,8 +182,6 @@ impl Config {
             let checked = language.check(|template| templates.contains_key(template));
             checked.map_err(|reason| about(&format!("language.{name}"), reason))?;
         }
-        let nats = file.nats.check(serve.nats.as_deref(), &directory);
-        let nats = nats.map_err(|(key, reason)| about(key, reason))?;
         if tokens.is_some() && nats.as_ref().is_some_and(|nats| nats.token.is_none()) {
             let reason = "it is missing: jobs count against a token of yours, such as token = \"jobs\"";
             return Err(about("nats.token", reason.into()));
@@ -204,6 +211,15 @@ impl Config {
             languages: languages(file.language),
         })
     }
+}
+
+/// Where these files are, by every way that leads to them. One that is not there is no secret yet.
+fn secrets(files: impl IntoIterator<Item = Option<PathBuf>>) -> Vec<PathBuf> {
+    let ways = |path: PathBuf| [std::path::absolute(&path).ok(), fs::canonicalize(path).ok()];
+    let mut all: Vec<_> = files.into_iter().flatten().flat_map(ways).flatten().collect();
+    all.sort();
+    all.dedup();
+    all
 }
 
 fn usual_state() -> Result<PathBuf, Problem> {
@@ -258,6 +274,33 @@ mod tests {
         assert_eq!(named("kennel-workers-3").expect("a label").name, "kennel-workers-3");
         let error = named("Node.1").expect_err("no label").to_string();
         assert!(error.contains("name: \"Node.1\" is no label of a domain"), "{error}");
+    }
+
+    #[test]
+    fn what_is_the_servers_alone_is_masked_in_each_template() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("real")).expect("made");
+        fs::write(at("real/tokens.toml"), "").expect("written");
+        std::os::unix::fs::symlink("real/tokens.toml", at("tokens.toml")).expect("linked");
+        let text = "tokens = 'tokens.toml'\n[tls]\ncertificate = 'c.pem'\nkey = 'k.pem'\n[template.a]\n";
+        fs::write(at("serve.toml"), text).expect("written");
+        let serve = Serve {
+            config: Some(at("serve.toml")),
+            listen: None,
+            state: Some(at("state")),
+            name: None,
+            nats: None,
+        };
+        let config = Config::read(&serve).expect("good");
+        let masks = &config.templates["a"].policy.mounts;
+        for name in ["serve.toml", "tokens.toml", "real/tokens.toml", "k.pem"] {
+            assert!(masks.contains(&kennel::Mount::Mask { path: at(name) }), "{name}: {masks:?}");
+        }
+        fs::write(at("policy.toml"), "[[mounts]]\ntype = 'ro'\nsource = 'real'").expect("written");
+        fs::write(at("serve.toml"), format!("{text}policy = 'policy.toml'")).expect("written");
+        let error = Config::read(&serve).expect_err("it shows them").to_string();
+        assert!(error.contains("which is the server's"), "{error}");
     }
 
     #[test]

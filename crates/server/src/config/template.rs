@@ -50,7 +50,13 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    pub(crate) fn new(file: TemplateFile, directory: &Path, state: &StateDirectory) -> Result<Self, String> {
+    /// `secrets` are files of the server that no sandbox may read.
+    pub(crate) fn new(
+        file: TemplateFile,
+        directory: &Path,
+        state: &StateDirectory,
+        secrets: &[PathBuf],
+    ) -> Result<Self, String> {
         let mut policy = match &file.policy {
             Some(path) => {
                 let path = directory.join(path);
@@ -82,7 +88,9 @@ impl Template {
                     .to_owned(),
             );
         }
-        refuse_state(&policy, files.as_deref(), state)?;
+        refuse_state(&policy, files.as_deref(), state, secrets)?;
+        // The system of the host is shown, and groups of the server's user may read much of it.
+        policy.mounts.extend(secrets.iter().map(|path| Mount::Mask { path: path.clone() }));
         Ok(Self {
             policy,
             files,
@@ -110,8 +118,13 @@ impl Template {
     }
 }
 
-/// Refuses a template whose sandboxes would see those of others, or the seed of all tokens.
-fn refuse_state(policy: &Policy, files: Option<&Path>, state: &StateDirectory) -> Result<(), String> {
+/// Refuses a template whose sandboxes would see those of others, the seed of all tokens, or other secrets.
+fn refuse_state(
+    policy: &Policy,
+    files: Option<&Path>,
+    state: &StateDirectory,
+    secrets: &[PathBuf],
+) -> Result<(), String> {
     if policy.profile == Profile::FullDev {
         return Err(
             "policy: profile full-dev shows the host's files, and those of other sandboxes; take another"
@@ -137,6 +150,13 @@ fn refuse_state(policy: &Policy, files: Option<&Path>, state: &StateDirectory) -
                 state.display()
             ));
         }
+        if let Some(secret) = secrets.iter().find(|secret| secret.starts_with(&found)) {
+            return Err(format!(
+                "{}: it shows {}, which is the server's",
+                source.display(),
+                secret.display()
+            ));
+        }
     }
     Ok(())
 }
@@ -152,7 +172,7 @@ mod tests {
         fs::create_dir(dir.path().join("other")).expect("made");
         fs::write(dir.path().join("p.toml"), policy).expect("written");
         let file = TemplateFile { policy: Some("p.toml".into()), ..TemplateFile::default() };
-        Template::new(file, dir.path(), &state)
+        Template::new(file, dir.path(), &state, &[])
     }
 
     #[test]

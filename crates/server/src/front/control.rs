@@ -25,6 +25,12 @@ use crate::wire::id::{SandboxId, hex};
 use crate::wire::page::{PAGE, Place, order};
 use crate::wire::sandbox::{Making, NewSandbox, State, Summary, now};
 
+/// Bytes of a sandbox's metadata, which lists have.
+const MOST_METADATA: usize = 64 << 10;
+
+/// Bytes of a sandbox's variables.
+const MOST_VARIABLES: usize = 256 << 10;
+
 /// A creation, as E2B's clients send it. Other keys are ignored: clients add some.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -54,8 +60,11 @@ impl Front {
             self.audit.refused(request.uri().path(), &failure.message);
         })?;
         let path = request.uri().path().to_owned();
-        let words: Vec<_> = path.trim_start_matches('/').split('/').collect();
-        let words = if words.first() == Some(&"v2") { words.get(1..).unwrap_or_default() } else { &words };
+        let words: Vec<_> = path.split('/').skip(1).collect();
+        let words = match words[..] {
+            ["v2", first, ..] if first != "v1" => words.get(1..).unwrap_or_default(),
+            _ => &words,
+        };
         match (request.method(), words) {
             (&Method::POST, ["sandboxes"]) => self.create(&token, request).await,
             (&Method::GET, ["sandboxes"]) => self.list(&token, request.uri()),
@@ -181,6 +190,8 @@ impl Front {
         if request.auto_pause && request.auto_pause_memory != Some(false) {
             return Err(Failure::not_done(format!("autoPause: {NO_MEMORY}: autoPauseMemory = false")));
         }
+        check_size("metadata", request.metadata.as_ref(), MOST_METADATA)?;
+        check_size("envVars", request.env_vars.as_ref(), MOST_VARIABLES)?;
         let mut policy = template.policy.clone();
         narrow(&mut policy, name, request.allow_internet_access, &request.network)?;
         let idempotency = match headers.get(IDEMPOTENCY_KEY) {
@@ -296,6 +307,16 @@ impl Front {
         }
         Ok(self.with_reason(response, &id))
     }
+}
+
+/// Refuses what the front and its host would have to hold for as long as the sandbox lives.
+fn check_size(key: &str, map: Option<&BTreeMap<String, String>>, most: usize) -> Result<(), Failure> {
+    // Each entry takes memory beside its bytes.
+    let size: usize = map.into_iter().flatten().map(|(name, value)| 64 + name.len() + value.len()).sum();
+    if size <= most {
+        return Ok(());
+    }
+    Err(Failure::bad(format!("{key}: {size} bytes with 64 for each entry, and {most} are the most")))
 }
 
 fn milliseconds(time: Duration) -> u64 {

@@ -21,7 +21,7 @@ pub(crate) mod v1;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -32,6 +32,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Request, Response, StatusCode};
 use axum::response::IntoResponse;
 use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::geteuid;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
@@ -48,7 +49,9 @@ use crate::front::metrics::Metrics;
 use crate::http::listen::{Answer, Listener};
 use crate::http::request::{Label, Target, is_envd};
 use crate::wire::failure::{Failure, Reason};
-use crate::wire::headers::{REASON, SANDBOX_ID, SANDBOX_PORT, TO_PORT, TO_SANDBOX, TRAFFIC_TOKEN};
+use crate::wire::headers::{
+    API_KEY, REASON, SANDBOX_ID, SANDBOX_PORT, TO_PORT, TO_SANDBOX, TRAFFIC_TOKEN, text,
+};
 use crate::wire::id::{SandboxId, Seed};
 use crate::wire::room::{ROOM, Room};
 use crate::wire::{ENVD_PORT, StateDirectory};
@@ -140,7 +143,16 @@ async fn run<S: Source>(config: Config) -> Result<(), Problem> {
 /// The directories of the state, closed to others.
 fn prepare(state: &StateDirectory) -> io::Result<()> {
     for directory in [state.path().to_owned(), state.sandboxes(), state.lost(), state.hosts()] {
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+        // Somebody may have made it before, with a seed that he knows.
+        let found = fs::symlink_metadata(&directory)?;
+        let is_ours = found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o022 == 0;
+        if !is_ours {
+            let directory = directory.display();
+            return Err(io::Error::other(format!(
+                "{directory} must be a directory of this user, which nobody else may write to"
+            )));
+        }
     }
     forget_lost(state)
 }
@@ -263,6 +275,10 @@ impl Front {
         headers.insert(TO_PORT, port.into());
         for ours in [SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN] {
             headers.remove(ours);
+        }
+        // A server in the sandbox may have keys of its own.
+        if text(headers, API_KEY).is_some_and(|key| self.access.tokens().find(key).is_some()) {
+            headers.remove(API_KEY);
         }
         let response = self.hosts.forward(id.host(), request).await;
         let response = response.unwrap_or_else(Failure::into_response);

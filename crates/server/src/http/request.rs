@@ -37,10 +37,12 @@ impl Target {
         let text = |name: &str| text(request.headers(), name);
         let path = request.uri().path();
         let is_control = ["/sandboxes", "/v2/sandboxes"].iter().any(|route| path.starts_with(route));
-        // Some clients name the sandbox on control routes, too.
-        if let Some(id) = text(SANDBOX_ID).filter(|_| !is_control || text(API_KEY).is_none()) {
+        if let Some(id) = text(SANDBOX_ID) {
             let port = text(SANDBOX_PORT).map_or(Some(ENVD_PORT), |port| port.parse().ok());
-            return Self::of(id.parse().ok(), port);
+            // Some clients name the sandbox on control routes, too.
+            if !(is_control && port == Some(ENVD_PORT) && text(API_KEY).is_some()) {
+                return Self::of(id.parse().ok(), port);
+            }
         }
         let host = text(HOST.as_str()).or_else(|| request.uri().host()).unwrap_or_default();
         match label(without_port(host)) {

@@ -13,6 +13,8 @@ use std::time::Duration;
 use axum::http::Uri;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::{KeepAlive, TcpKeepCount, TcpKeepIdle, TcpKeepInterval};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -127,6 +129,11 @@ async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect((host, port)).await?;
     // Else every other request waits 40 ms for an acknowledgement.
     stream.set_nodelay(true)?;
+    // A machine that has lost its power says nothing any more.
+    setsockopt(&stream, KeepAlive, &true)?;
+    setsockopt(&stream, TcpKeepIdle, &15)?;
+    setsockopt(&stream, TcpKeepInterval, &5)?;
+    setsockopt(&stream, TcpKeepCount, &3)?;
     Ok(stream)
 }
 

@@ -1,12 +1,16 @@
 //! Where a sandbox is made: of two workers drawn at random, at the one with more room.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
+use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
 use axum::http::{Method, Request, Response, StatusCode};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
+use tokio::sync::SemaphorePermit;
+use tokio::time::timeout;
 
 use crate::config::template::USUAL_TEMPLATE;
 use crate::http::request::{MOST_CONTROL, MOST_RUN, body_of, key};
@@ -16,6 +20,9 @@ use crate::route::worker::{NoAnswer, Worker};
 use crate::wire::failure::Failure;
 use crate::wire::headers::{IDEMPOTENCY_KEY, text};
 use crate::wire::room::Room;
+
+/// How long the body of a creation may take.
+const BODY: Duration = Duration::from_secs(60);
 
 /// Workers that are asked for one sandbox.
 const ATTEMPTS: usize = 3;
@@ -98,8 +105,11 @@ impl Router {
         request: Request<Body>,
     ) -> Result<Response<Body>, Failure> {
         let (parts, body) = request.into_parts();
-        let body = body_of(body, making.most()).await?;
         let key = key(&parts.headers);
+        if !self.creations.may_be(key.as_deref()) {
+            return Err(Failure::new(StatusCode::UNAUTHORIZED, "X-API-KEY is missing, or no token has it"));
+        }
+        let (body, _space) = self.body(&parts, body, making.most()).await?;
         let begun = self.creations.begin(key.as_deref(), || self.workers.alive());
         let creation = begun.await.map_err(|(quota, failure)| {
             self.metrics.refused(quota.as_str());
@@ -110,6 +120,22 @@ impl Router {
         let has_key = making == Making::Sandbox && idempotency.is_some();
         let attempt = Attempt { router: self, making, parts, body, has_key };
         attempt.at(&order, creation).await
+    }
+
+    /// The whole body of a creation, and its part of the space for all.
+    async fn body(
+        &self,
+        parts: &Parts,
+        body: Body,
+        most: usize,
+    ) -> Result<(Bytes, SemaphorePermit<'_>), Failure> {
+        let named = text(&parts.headers, CONTENT_LENGTH.as_str()).and_then(|length| length.parse().ok());
+        let kib = named.unwrap_or(most).min(most) / 1024 + 1;
+        let space = self.space.acquire_many(u32::try_from(kib).unwrap_or(u32::MAX)).await;
+        let space = space.map_err(|_| no_worker())?;
+        let body = timeout(BODY, body_of(body, most)).await;
+        let late = || Failure::new(StatusCode::REQUEST_TIMEOUT, "the body took more than a minute");
+        Ok((body.unwrap_or_else(|_| Err(late()))?, space))
     }
 
     /// The workers to ask, first to last.

@@ -90,6 +90,12 @@ impl Creations {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a key may be one: without a file of tokens, only the workers know.
+    pub(crate) fn may_be(&self, key: Option<&str>) -> bool {
+        let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
+        key.is_some_and(|key| self.path.is_none() || tokens.find(key).is_some())
+    }
+
     /// Begins one, as soon as the token may have one more.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use crate::wire::page::{PAGE, Place, order};
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The longest list of one worker, in bytes.
-const MOST: usize = 64 << 20;
+const MOST: usize = 8 << 20;
 
 /// What one worker says.
 enum Said {

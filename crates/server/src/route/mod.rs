@@ -19,23 +19,25 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
-use axum::http::{Method, Request, Response, StatusCode};
+use axum::http::{HeaderValue, Method, Request, Response, StatusCode};
 use axum::response::IntoResponse;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
 
 use crate::arguments::Route;
 use crate::http::listen::{Answer, Listen, Listener, TlsFiles};
-use crate::http::request::{Label, Target, named_by_path};
+use crate::http::request::{Label, Target, is_envd, named_by_path};
 use crate::route::address::Source;
 use crate::route::create::{Making, no_worker};
 use crate::route::creations::Creations;
 use crate::route::metrics::Metrics;
 use crate::route::workers::{State, Workers};
+use crate::wire::ENVD_PORT;
 use crate::wire::failure::{Failure, Reason};
+use crate::wire::headers::{SANDBOX_ID, SANDBOX_PORT};
 use crate::wire::id::SandboxId;
 use crate::wire::room::ROOM;
 use crate::{Problem, say};
@@ -56,7 +58,12 @@ pub(crate) struct Router {
     workers: Arc<Workers>,
     creations: Arc<Creations>,
     metrics: Metrics,
+    /// KiB of bodies that may be held at once.
+    space: Semaphore,
 }
+
+/// All bodies that are held at once, in KiB.
+const SPACE: usize = 256 << 10;
 
 /// Runs `kennel route` until it is told to end.
 pub(crate) fn route(route: &Route) -> Result<(), Problem> {
@@ -77,7 +84,8 @@ async fn run(route: &Route) -> Result<(), Problem> {
     tokio::spawn(Arc::clone(&workers).watch());
     tokio::spawn(read_tokens_anew(Arc::clone(&creations)));
     greet(&listener.url());
-    let router = Arc::new(Router { workers, creations, metrics: Metrics::new() });
+    let router =
+        Arc::new(Router { workers, creations, metrics: Metrics::new(), space: Semaphore::new(SPACE) });
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(listener.serve_until(router, stopped));
     until_told(stop, serving).await
@@ -137,11 +145,22 @@ async fn until_told(stop: watch::Sender<bool>, serving: tokio::task::JoinHandle<
     Ok(())
 }
 
+fn name_sandbox(request: &mut Request<Body>, id: &SandboxId, port: u16) {
+    // An id is a word of letters and digits.
+    let Ok(name) = HeaderValue::from_str(id.as_str()) else { return };
+    request.headers_mut().insert(SANDBOX_ID, name);
+    request.headers_mut().insert(SANDBOX_PORT, port.into());
+}
+
 impl Answer for Router {
-    async fn answer(self: Arc<Self>, request: Request<Body>) -> Response<Body> {
+    async fn answer(self: Arc<Self>, mut request: Request<Body>) -> Response<Body> {
         let answer = match Target::find(&request, Label::first) {
-            Target::Sandbox(id, _) => {
+            // A worker whose domain is another one would take it for a route of its own.
+            Target::Sandbox(_, ENVD_PORT) if !is_envd(request.uri().path()) => Err(Failure::no_route()),
+            Target::Sandbox(id, port) => {
                 self.metrics.passed("sandbox");
+                // By this, the worker takes it for the same sandbox and port.
+                name_sandbox(&mut request, &id, port);
                 self.pass_to(&id, request, || Failure::gone(Some(Reason::SessionLost))).await
             }
             Target::Unknown => Err(Failure::gone(None)),

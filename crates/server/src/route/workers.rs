@@ -161,7 +161,11 @@ impl Workers {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut known.by_name);
         let mut by_name: HashMap<String, (String, Arc<Worker>)> = HashMap::new();
-        for worker in before.values().chain(&known.workers).filter(|worker| worker.is_alive()) {
+        let has_kept = |(name, worker): &(&String, &Arc<Worker>)| {
+            worker.identity().is_some_and(|(found, _)| found == **name)
+        };
+        let first = before.iter().filter(has_kept).map(|(_, worker)| worker);
+        for worker in first.chain(&known.workers).filter(|worker| worker.is_alive()) {
             let Some((name, instance)) = worker.identity() else { continue };
             let Some((of_holder, holder)) = by_name.get(&name) else {
                 worker.accept();

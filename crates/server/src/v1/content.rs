@@ -12,7 +12,8 @@ use crate::blobs::{BlobName, Blobs};
 use crate::sandboxes::paths;
 use crate::wire::failure::Failure;
 
-/// Bytes, in one of three forms. Answers have `text` where the bytes are UTF-8, and `base64` otherwise.
+/// Bytes, in one of three forms. Answers have `text` where the bytes are UTF-8, and `base64` otherwise, or
+/// where a long text has many control characters.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Content {
@@ -26,10 +27,19 @@ pub(crate) enum Content {
 
 impl From<Vec<u8>> for Content {
     fn from(bytes: Vec<u8>) -> Self {
-        String::from_utf8(bytes)
-            .map_or_else(|error| Self::Base64(STANDARD.encode(error.as_bytes())), Self::Text)
+        // JSON writes six characters for each of these.
+        let long = |byte: &&u8| **byte < b' ' && !b"\x08\t\n\x0c\r".contains(byte);
+        let is_longer = bytes.len() > SHORT && bytes.iter().filter(long).count() > bytes.len() / 15;
+        match String::from_utf8(bytes) {
+            Ok(text) if !is_longer => Self::Text(text),
+            Ok(text) => Self::Base64(STANDARD.encode(text)),
+            Err(error) => Self::Base64(STANDARD.encode(error.as_bytes())),
+        }
     }
 }
+
+/// A text of at most so many bytes stays one, whatever is in it.
+const SHORT: usize = 4096;
 
 impl Content {
     /// All of it. `key` is where it stands in the request.
