@@ -131,7 +131,9 @@ fn a_result_that_cannot_be_stored_lets_others_pass() {
     let mut server = Server::start(&nats.config(""));
     let outcome = json!({ "job": "no key", "outcome": "done", "deliveries": 1, "worker": "w", "time": "t", "nonce": "n" });
     let parcel = json!({ "outcome": outcome, "settle": { "Remove": 1_000_000 }, "notify": null });
-    fs::write(server.state().join("results").join("wrong.n"), format!("{parcel}\n")).unwrap();
+    let results = server.state().join("results");
+    wait_until("it keeps results there", || results.is_dir());
+    fs::write(results.join("wrong.n"), format!("{parcel}\n")).unwrap();
     server.restart();
     nats.publish("next", &json!({ "argv": ["true"] }));
     assert_eq!(nats.outcome("next").0["outcome"], "done");
@@ -161,6 +163,7 @@ fn a_job_reaches_neither_nats_nor_other_results() {
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
     let server = Server::start(&nats.config(""));
     let state = server.state();
+    wait_until("it keeps results there", || state.join("results").is_dir());
     fs::write(state.join("results").join("other.1"), "x\nsecret-of-others").unwrap();
     let script = format!(
         "(exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo reached
