@@ -1,5 +1,5 @@
-//! Objects of NATS (feature `nats`). Everybody who may send jobs writes there. So an object is read by itself,
-//! without the links that NATS follows, and only as far as its size goes.
+//! Objects of NATS (feature `nats`). Everybody who may send jobs writes there. So an object is read by
+//! itself, without the links that NATS follows, and only as far as its size goes.
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::object_store::{ObjectInfo, ObjectMetadata, ObjectStore};

@@ -1,6 +1,6 @@
-//! What is too large for a message: bodies of jobs, and answers, in an object store of NATS. Everybody who may
-//! send jobs writes there. So an object is read by itself, without the links that NATS follows, and only as
-//! far as its size goes.
+//! What is too large for a message: bodies of jobs, and answers, in an object store of NATS. Everybody who
+//! may send jobs writes there. So an object is read by itself, without the links that NATS follows, and only
+//! as far as its size goes.
 
 use std::time::Duration;
 

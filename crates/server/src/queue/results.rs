@@ -193,7 +193,8 @@ impl Worker {
     }
 }
 
-/// Stores an outcome unless there is one, and returns the one that is there. What is no outcome is overwritten.
+/// Stores an outcome unless there is one, and returns the one that is there. What is no outcome is
+/// overwritten.
 async fn store_first(places: &Places, outcome: Outcome, value: Bytes) -> Result<Outcome, Trouble> {
     match places.results.create(&outcome.job, value.clone()).await {
         Ok(_) => return Ok(outcome),

@@ -73,9 +73,10 @@ impl Worker {
                 Err(_) => sleep(AGAIN).await,
             }
         }
+        let id = job.name();
         tokio::select! {
             verdict = self.read_and_run(places, job) => verdict,
-            () = self.cancelled.wait(job.name()) => Verdict::Over(self.outcome(job, Kind::Cancelled), Bytes::new()),
+            () = self.cancelled.wait(id) => Verdict::Over(self.outcome(job, Kind::Cancelled), Bytes::new()),
             () = self.note_slow(places, job, attempt) => Verdict::GiveBack,
         }
     }
