@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import json
 import shutil
 import socket
 import subprocess
@@ -212,6 +215,47 @@ def test_a_job_with_a_result_is_not_run_again(nats, worker):
         (first,) = fleet.map([job])
         (again,) = fleet.map([job])
     assert first.completed.stdout == again.completed.stdout
+
+
+def published(nats: Nats, messages: dict[str, str]) -> None:
+    """Publishes to streams, by subject."""
+
+    async def publish() -> None:
+        client = await pytest.importorskip("nats").connect(nats.url)
+        for subject, text in messages.items():
+            await client.jetstream().publish(subject, text.encode())
+        await client.close()
+
+    asyncio.run(publish())
+
+
+def test_a_result_that_nobody_can_read_is_the_error_of_its_job(nats, worker):
+    worker()
+    line = {"job": "a", "outcome": "done", "deliveries": 1, "worker": "w", "time": "t", "nonce": "n"}
+    info = {"bucket": "kennel-bodies", "nuid": "a", "size": 10}
+    objects = {
+        "link": {**info, "options": {"link": {"bucket": "kennel-bodies", "name": "link"}}},
+        "bucket": {**info, "bucket": "other"},
+        "longer": {**info, "nuid": "longer"},
+        "huge": {**info, "size": 1 << 40},
+    }
+    # The first three are no results for workers either, which run those jobs: they are looked for meanwhile.
+    values = {"text": "x", "list": "[]\n", "short": '{"outcome": "done"}\n{}', "answer": f"{json.dumps(line)}\n[]"}
+    with opened(nats) as fleet:
+        published(nats, {f"$KV.kennel-results.{name}": value for name, value in values.items()})
+        for name, more in objects.items():
+            meta = base64.urlsafe_b64encode(name.encode()).decode()
+            published(nats, {f"$O.kennel-bodies.M.{meta}": json.dumps({**more, "name": name})})
+            published(nats, {f"$KV.kennel-results.{name}": json.dumps({**line, "object": name}) + "\n"})
+        published(nats, {"$O.kennel-bodies.C.longer": "x" * 11})
+        names = [*values, *objects]
+        jobs = [{"argv": ["sleep", "8"], "id": name} for name in names]
+        found = {result.id: result for result in fleet.map([*jobs, ["echo", "good"]], timeout=60)}
+    assert len(found) == len(names) + 1
+    for name in names:
+        assert isinstance(found[name].error, (kennel.ProtocolError, kennel.SessionError)), (name, found[name])
+    assert "is a link" in str(found["link"].error)
+    assert [result.completed.stdout for result in found.values() if result.error is None] == [b"good\n"]
 
 
 def test_nats_and_a_worker_die(nats, worker):

@@ -5,6 +5,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use async_nats::jetstream;
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE;
 use kennel_client::{Error, Fleet, Job, JobError};
 use tempfile::TempDir;
 use tokio::time::sleep;
@@ -112,6 +115,52 @@ async fn what_nobody_waits_for_is_cancelled() {
     nats.fleet().await.cancel(["mine"]).await.unwrap();
     assert!(matches!(results.next().await.unwrap().output, Err(JobError::Cancelled)));
     until(|| sandboxes() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_that_is_a_link_is_an_error_of_its_job() {
+    let nats = Nats::start();
+    require!(nats.is_some(), "nats-server");
+    let nats = nats.unwrap();
+    let _server = TestServer::start(&nats.config(""));
+    let fleet = nats.fleet().await;
+    let context = jetstream::new(async_nats::connect(nats.url()).await.unwrap());
+    let name = BASE64_URL_SAFE.encode("result-a");
+    let link = r#"{"name": "result-a", "bucket": "kennel-bodies", "nuid": "a", "size": 1,
+        "options": {"link": {"name": "result-a", "bucket": "kennel-bodies"}}}"#;
+    let line = r#"{"job": "a", "outcome": "done", "deliveries": 1, "worker": "w", "time": "t", "nonce": "n",
+        "object": "result-a"}"#;
+    let line = line.replace('\n', "") + "\n";
+    let store = context.get_key_value("kennel-results").await.unwrap();
+    context.publish(format!("$O.kennel-bodies.M.{name}"), link.into()).await.unwrap().await.unwrap();
+    store.put("a", line.into()).await.unwrap();
+    let jobs = [Job::new(["true"]).id("a"), Job::new(["true"])];
+    let mut results = fleet.map(jobs, Some(Duration::from_secs(30))).await.unwrap();
+    for _ in 0..2 {
+        let result = results.next().await.unwrap();
+        match (result.index, result.output) {
+            (0, Err(JobError::Result(Error::Protocol { reason }))) => assert!(reason.contains("link")),
+            (1, Ok(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_time_limit_holds_without_nats() {
+    let nats = Nats::start();
+    require!(nats.is_some(), "nats-server");
+    let mut nats = nats.unwrap();
+    let _server = TestServer::start(&nats.config(""));
+    let fleet = nats.fleet().await;
+    let jobs = [0; 4].map(|_| Job::new(["sleep", "1000"]).timeout(Duration::from_secs(2000)));
+    let begun = std::time::Instant::now();
+    let mut results = fleet.map(jobs, Some(Duration::from_secs(7))).await.unwrap();
+    nats.0.kill().unwrap();
+    while let Some(result) = results.next().await {
+        assert!(matches!(result.output, Err(JobError::Late)));
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }
 
 async fn until(is_so: impl Fn() -> bool) {

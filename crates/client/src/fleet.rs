@@ -6,29 +6,31 @@ use std::time::Duration;
 
 use async_nats::header::{HeaderMap, NATS_MESSAGE_ID};
 use async_nats::jetstream::kv::Store;
-use async_nats::jetstream::object_store::ObjectStore;
 use async_nats::jetstream::{self, Context};
 use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::error::Error;
 use crate::files::text;
+use crate::object::Objects;
 use crate::run::{Answer, RunOutput, content};
 use crate::server::unique;
 
 /// From this size on, in bytes, bodies are objects.
 const LARGE: usize = 512 << 10;
 
-/// The longest answer, in bytes.
-const LONGEST: usize = 256 << 20;
+/// What a message has beside a body, in bytes: its headers.
+const BESIDE: usize = 4 << 10;
 
 /// How often results are looked for of which nobody has told.
 const LOOK: Duration = Duration::from_secs(5);
+
+/// How long results are looked for once the time is over.
+const LAST: Duration = Duration::from_secs(1);
 
 /// How long a job is sent again while NATS is away.
 const TRIES: Duration = Duration::from_secs(60);
@@ -199,7 +201,7 @@ pub struct Fleet {
     prefix: String,
     results: Store,
     cancelled: Store,
-    bodies: ObjectStore,
+    bodies: Objects,
 }
 
 impl std::fmt::Debug for Fleet {
@@ -235,7 +237,7 @@ impl Fleet {
             |what: String| unreachable(format!("{what}; start a worker first: kennel serve --nats URL"));
         let results = context.get_key_value(format!("{prefix}-results")).await;
         let cancelled = context.get_key_value(format!("{prefix}-cancelled")).await;
-        let bodies = context.get_object_store(format!("{prefix}-bodies")).await;
+        let bodies = Objects::open(&context, format!("{prefix}-bodies")).await;
         Ok(Self {
             results: results.map_err(|error| missing(error.to_string()))?,
             cancelled: cancelled.map_err(|error| missing(error.to_string()))?,
@@ -312,8 +314,9 @@ impl Fleet {
         headers.insert(NATS_MESSAGE_ID, id);
         headers.insert("Kennel-Notify", name);
         let mut payload = bytes::Bytes::copy_from_slice(body);
-        if body.len() > LARGE {
-            self.bodies.put(format!("job-{id}").as_str(), &mut &*body).await?;
+        let room = self.context.client().max_payload().saturating_sub(BESIDE);
+        if body.len() > LARGE.min(room) {
+            self.bodies.put(format!("job-{id}"), body, room).await?;
             headers.insert("Kennel-Body", "object");
             payload = bytes::Bytes::new();
         }
@@ -323,18 +326,16 @@ impl Fleet {
     }
 
     /// What became of a job; `None` as long as nobody knows, or NATS is away.
-    async fn find(&self, id: &str) -> Option<(Line, Vec<u8>)> {
+    async fn find(&self, id: &str) -> Option<(Line, Result<Vec<u8>, Error>)> {
         let value = self.results.get(id).await.ok()??;
         let end = value.iter().position(|byte| *byte == b'\n')?;
         let line: Line = serde_json::from_slice(value.get(..end)?).ok()?;
         let Some(object) = &line.object else {
             let rest = value.get(end + 1..)?.to_vec();
-            return Some((line, rest));
+            return Some((line, Ok(rest)));
         };
-        let object = self.bodies.get(object).await.ok()?;
-        let mut bytes = Vec::new();
-        object.take(LONGEST as u64).read_to_end(&mut bytes).await.ok()?;
-        Some((line, bytes))
+        let answer = self.bodies.read(object).await?;
+        Some((line, answer))
     }
 }
 
@@ -351,12 +352,14 @@ struct Line {
 }
 
 impl Line {
-    fn output(self, answer: &[u8]) -> Result<RunOutput, JobError> {
+    fn output(self, answer: Result<Vec<u8>, Error>) -> Result<RunOutput, JobError> {
         match self.outcome.as_str() {
             "done" => {
-                let answer = serde_json::from_slice::<Answer>(answer)
-                    .map_err(|_| Error::protocol("a result that is no answer of /v1/run"));
-                answer.and_then(Answer::output).map_err(JobError::Result)
+                let parse = |answer: Vec<u8>| {
+                    serde_json::from_slice::<Answer>(&answer)
+                        .map_err(|_| Error::protocol("a result that is no answer of /v1/run"))
+                };
+                answer.and_then(parse).and_then(Answer::output).map_err(JobError::Result)
             }
             "cancelled" => Err(JobError::Cancelled),
             _ => {
@@ -395,18 +398,30 @@ impl JobResults {
             if self.left.is_empty() {
                 return None;
             }
-            let look = Instant::now() + LOOK;
-            let is_last = self.until.is_some_and(|until| until <= look);
-            let until = self.until.unwrap_or(look).min(look);
-            match timeout_at(until, self.tellings.recv()).await {
-                Ok(Some(id)) => self.look(&id).await,
-                Err(_) if is_last => self.give_up(),
-                _ => {
-                    for id in self.left.keys().cloned().collect::<Vec<_>>() {
-                        self.look(&id).await;
-                    }
-                }
+            let Some(until) = self.until else {
+                self.hear().await;
+                continue;
+            };
+            // NATS may be away, and each look would wait for it.
+            if timeout_at(until, self.hear()).await.is_err() {
+                // Who asks late gets what is there.
+                let _ = timeout(LAST, self.look_for_all()).await;
+                self.give_up();
             }
+        }
+    }
+
+    /// Waits until somebody tells of a result, or looks for all.
+    async fn hear(&mut self) {
+        match timeout(LOOK, self.tellings.recv()).await {
+            Ok(Some(id)) => self.look(&id).await,
+            _ => self.look_for_all().await,
+        }
+    }
+
+    async fn look_for_all(&mut self) {
+        for id in self.left.keys().cloned().collect::<Vec<_>>() {
+            self.look(&id).await;
         }
     }
 
@@ -416,7 +431,7 @@ impl JobResults {
             && let Some(index) = self.left.remove(id)
         {
             let deliveries = line.deliveries;
-            self.found.push(JobResult { index, id: id.to_owned(), deliveries, output: line.output(&answer) });
+            self.found.push(JobResult { index, id: id.to_owned(), deliveries, output: line.output(answer) });
         }
     }
 

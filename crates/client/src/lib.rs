@@ -45,6 +45,8 @@ mod events;
 mod files;
 #[cfg(feature = "nats")]
 mod fleet;
+#[cfg(feature = "nats")]
+mod object;
 mod outcome;
 mod report;
 mod run;

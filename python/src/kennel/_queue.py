@@ -25,6 +25,15 @@ T = TypeVar("T")
 LARGE = 512 << 10
 """From this size on, in bytes, bodies are objects."""
 
+_PIECE = 128 << 10
+"""The longest piece of an object, in bytes, as NATS has it."""
+
+_BESIDE = 4 << 10
+"""What a message has beside a body, in bytes: its headers."""
+
+_LONGEST = 256 << 20
+"""The longest answer, in bytes."""
+
 _LOOK_SECONDS = 5.0
 """How often results are looked for of which nobody has told: NATS may have been away."""
 
@@ -46,7 +55,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Found:
-    """The outcome of a job: its line, and the answer of its command. Or what keeps anything from being found."""
+    """The outcome of a job: its line, and the answer of its command. Or why nobody can read it."""
 
     id: str
     line: dict[str, Any] = field(default_factory=dict)
@@ -162,8 +171,9 @@ class Jobs:
         until = time.monotonic() + _TRY_SECONDS
         while True:
             try:
-                if len(body) > LARGE:
-                    await self._bodies.put(f"job-{job.id}", body)
+                room = max(self._client.max_payload - _BESIDE, 1)
+                if len(body) > min(LARGE, room):
+                    await self._put(f"job-{job.id}", body, min(_PIECE, room))
                     headers["Kennel-Body"] = "object"
                 payload = b"" if "Kennel-Body" in headers else body
                 await self._stream.publish(f"{self._prefix}.jobs", payload, headers=headers)
@@ -208,8 +218,38 @@ class Jobs:
         head, _, rest = (entry.value or b"").partition(b"\n")
         line = _connect.parsed(head)
         if line.get("object"):
-            rest = (await self._bodies.get(_connect.text_of(line, "object"))).data or b""
+            rest = await self._object(_connect.text_of(line, "object"))
         return Found(name, line, _connect.parsed(rest) if line.get("outcome") == "done" else {})
+
+    async def _put(self, name: str, body: bytes, piece: int) -> None:
+        from nats.js.api import ObjectMeta, ObjectMetaOptions
+
+        await self._bodies.put(name, body, ObjectMeta(options=ObjectMetaOptions(max_chunk_size=piece)))
+
+    async def _object(self, name: str) -> bytes:
+        """Reads an object by itself: everybody who may send jobs writes there, and nats-py follows links.
+
+        One piece after the other: a subscription would wait for one that is missing.
+        """
+        bucket = f"{self._prefix}-bodies"
+        try:
+            info = await self._bodies.get_info(name)
+        except self._nats.js.errors.BadObjectMetaError:
+            raise _connect.malformed() from None
+        if info.is_link():
+            raise SessionError(f"a result is a link: object {name} of {bucket}")
+        size, nuid = info.size or 0, info.nuid
+        if (info.bucket, info.name) != (bucket, name) or not is_id(nuid) or not isinstance(size, int) or size > _LONGEST:
+            raise _connect.malformed()
+        data, after = bytearray(), 0
+        while len(data) < size:
+            subject = f"$O.{bucket}.C.{nuid}"
+            piece = await self._stream.get_msg(f"OBJ_{bucket}", seq=after + 1, subject=subject, next=True)
+            if not piece.data or len(data) + len(piece.data) > size:
+                raise _connect.malformed()
+            data += piece.data
+            after = piece.seq or 0
+        return bytes(data)
 
     def cancel(self, ids: Iterable[str]) -> None:
         """Tells workers that nobody wants these any more."""

@@ -13,7 +13,7 @@ from typing import Any
 from kennel import _calls, _connect, _remote, _remote_command
 from kennel._queue import Found, Job, Jobs, is_id, new_id
 from kennel._wire import Argument
-from kennel.errors import Error, JobCancelled, JobDead, JobTimeout
+from kennel.errors import Error, JobCancelled, JobDead, JobTimeout, SessionClosed
 from kennel.results import Completed
 
 JobLike = Sequence[Argument] | Mapping[str, Any]
@@ -32,7 +32,8 @@ class JobResult:
     worker: str | None
     """The name of the worker that has told the result."""
     error: Error | None
-    """`JobDead`, `JobCancelled`, `JobTimeout`, or the error of a program that could not start."""
+    """`JobDead`, `JobCancelled`, `JobTimeout`, the error of a program that could not start, or of a result that nobody can
+    read."""
     _completed: Completed[Any] | None = None
 
     @property
@@ -121,7 +122,7 @@ class Fleet:
                     found = arrived.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
                 except queue.Empty:
                     break
-                if found.error is not None:
+                if isinstance(found.error, SessionClosed):
                     raise found.error
                 if (job := left.pop(found.id, None)) is not None:
                     yield _result(job, found, decode, truncate)
@@ -164,8 +165,13 @@ def _job(index: int, job: JobLike) -> Job:
 
 def _result(job: Job, found: Found, decode: tuple[str, str] | None, truncate: bool) -> JobResult:
     line = found.line
-    deliveries, worker = _connect.number_of(line, "deliveries"), _connect.text_of(line, "worker")
-    outcome = _connect.text_of(line, "outcome")
+    try:
+        if found.error is not None:
+            raise found.error
+        deliveries, worker = _connect.number_of(line, "deliveries"), _connect.text_of(line, "worker")
+        outcome = _connect.text_of(line, "outcome")
+    except Error as error:
+        return JobResult(job.index, job.id, 0, None, error)
 
     def failed(error: Error) -> JobResult:
         return JobResult(job.index, job.id, deliveries, worker, error)

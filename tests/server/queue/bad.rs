@@ -62,6 +62,99 @@ fn a_body_that_is_too_large_or_not_there_is_dead_at_once() {
 }
 
 #[test]
+fn a_body_that_is_a_link_is_not_followed() {
+    let Some(nats) = Nats::start() else { return };
+    let _server = Server::start(&nats.config(""));
+    nats.publish_object("own", br#"{"argv": ["echo", "own"]}"#);
+    for (id, link) in [
+        ("itself", json!({ "bucket": "kennel-bodies", "name": "job-itself" })),
+        ("to-own", json!({ "bucket": "kennel-bodies", "name": "job-own" })),
+        ("to-other", json!({ "bucket": "other", "name": "a" })),
+        ("to-bucket", json!({ "bucket": "other" })),
+    ] {
+        let info = json!({ "bucket": "kennel-bodies", "nuid": "a", "size": 1, "options": { "link": link } });
+        nats.publish_forged(id, info, &[]);
+        let (line, _) = nats.outcome(id);
+        assert_eq!(
+            (&line["error"], &line["deliveries"]),
+            (&json!("the body: it is a link"), &json!(1)),
+            "{id}"
+        );
+    }
+    for (id, bucket, nuid) in
+        [("bucket", "other", "a"), ("pattern", "kennel-bodies", ">"), ("none", "kennel-bodies", "")]
+    {
+        let info = json!({ "bucket": bucket, "nuid": nuid, "size": 1 });
+        nats.publish_forged(id, info, &[]);
+        assert_eq!(nats.outcome(id).0["error"], "the body: it is an object of another name", "{id}");
+    }
+    assert_eq!(nats.outcome("own").1["stdout"]["text"], "own\n");
+    nats.empties();
+}
+
+#[test]
+fn a_body_with_missing_or_wrong_pieces_is_dead_after_its_deliveries() {
+    let Some(nats) = Nats::start() else { return };
+    let _server = Server::start(&nats.config("jobs = 1\ndeliveries = 2"));
+    for (id, pieces, why) in [
+        ("missing", &["1234"][..], "4 of 10 bytes"),
+        ("longer", &["12345", "123456"], "has not the size of 10 bytes"),
+        ("hollow", &["1", "", "2"], "has not the size of 10 bytes"),
+    ] {
+        let info = json!({ "bucket": "kennel-bodies", "nuid": id, "size": 10, "chunks": 3 });
+        nats.publish_forged(id, info, pieces);
+        let (line, _) = nats.outcome(id);
+        assert_eq!((&line["outcome"], &line["deliveries"]), (&json!("dead"), &json!(2)), "{line}");
+        let history = line["history"].as_array().unwrap();
+        assert!(history.len() == 2 && line["error"].as_str().unwrap().contains(why), "{line}");
+    }
+    // The room for one job is free again.
+    nats.publish("next", &json!({ "argv": ["true"] }));
+    assert_eq!(nats.outcome("next").0["outcome"], "done");
+    nats.empties();
+}
+
+#[test]
+fn what_is_no_result_is_overwritten() {
+    let Some(nats) = Nats::start() else { return };
+    let _server = Server::start(&nats.config(""));
+    nats.put("results", "taken", "x");
+    nats.publish("taken", &json!({ "argv": ["true"] }));
+    wait_until("it has its result", || nats.value("results", "taken").is_some());
+    assert_eq!(nats.outcome("taken").0["outcome"], "done");
+    nats.empties();
+}
+
+#[test]
+fn a_result_that_cannot_be_stored_lets_others_pass() {
+    let Some(nats) = Nats::start() else { return };
+    let mut server = Server::start(&nats.config(""));
+    let outcome = json!({ "job": "no key", "outcome": "done", "deliveries": 1, "worker": "w", "time": "t", "nonce": "n" });
+    let parcel = json!({ "outcome": outcome, "settle": { "Remove": 1_000_000 }, "notify": null });
+    let results = server.state().join("results");
+    wait_until("it keeps results there", || results.is_dir());
+    fs::write(results.join("wrong.n"), format!("{parcel}\n")).unwrap();
+    server.restart();
+    nats.publish("next", &json!({ "argv": ["true"] }));
+    assert_eq!(nats.outcome("next").0["outcome"], "done");
+    nats.empties();
+}
+
+#[test]
+fn results_fit_a_server_of_small_messages() {
+    let Some(nats) = Nats::start_with("max_payload: 64KB") else { return };
+    let _server = Server::start(&nats.config(""));
+    for (id, length) in [("large", 300_000), ("just", 64_000), ("small", 50_000)] {
+        let script = format!("head -c {length} /dev/zero | tr '\\0' x");
+        nats.publish(id, &json!({ "argv": ["sh", "-c", script] }));
+        let (line, answer) = nats.outcome(id);
+        assert_eq!(answer["stdout"]["text"].as_str().unwrap().len(), length, "{line}");
+        assert_eq!(line["object"].is_string(), length > 60_000, "{line}");
+    }
+    nats.empties();
+}
+
+#[test]
 fn a_job_reaches_neither_nats_nor_other_results() {
     let Some(nats) = Nats::start() else { return };
     let dir = tempfile::tempdir().unwrap();
@@ -70,6 +163,7 @@ fn a_job_reaches_neither_nats_nor_other_results() {
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
     let server = Server::start(&nats.config(""));
     let state = server.state();
+    wait_until("it keeps results there", || state.join("results").is_dir());
     fs::write(state.join("results").join("other.1"), "x\nsecret-of-others").unwrap();
     let script = format!(
         "(exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo reached

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use async_nats::header::HeaderMap;
 use async_nats::jetstream::kv::Store;
 use async_nats::jetstream::{self, Context};
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE as URL_SAFE;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -28,6 +30,11 @@ pub(super) struct Nats {
 impl Nats {
     /// `None` where there is no nats-server, if a test may be skipped.
     pub(super) fn start() -> Option<Self> {
+        Self::start_with("max_payload: 1MB")
+    }
+
+    /// The same with lines of its configuration.
+    pub(super) fn start_with(lines: &str) -> Option<Self> {
         let is_there = Command::new("nats-server").arg("--version").stdout(Stdio::null()).status().is_ok();
         if !is_there {
             assert_ne!(std::env::var("KENNEL_MUST_RUN").as_deref(), Ok("1"), "nats-server is missing");
@@ -35,6 +42,7 @@ impl Nats {
             return None;
         }
         let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join("config"), lines).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let process = begin(&place, port);
         let runtime = Runtime::new().unwrap();
@@ -140,6 +148,22 @@ impl Nats {
         Some((line, serde_json::from_slice(&rest).unwrap_or(Value::Null)))
     }
 
+    /// Publishes a job whose body is an object that says this of itself, and pieces of it.
+    pub(super) fn publish_forged(&self, id: &str, mut info: Value, pieces: &[&str]) {
+        self.bucket("cancelled");
+        let name = format!("job-{id}");
+        info["name"] = name.as_str().into();
+        let meta = format!("$O.kennel-bodies.M.{}", URL_SAFE.encode(name));
+        let chunk = format!("$O.kennel-bodies.C.{}", info["nuid"].as_str().unwrap());
+        self.block_on(async {
+            for piece in pieces {
+                self.context.publish(chunk.clone(), (*piece).to_owned().into()).await.unwrap().await.unwrap();
+            }
+            self.context.publish(meta, info.to_string().into()).await.unwrap().await.unwrap();
+        });
+        self.publish_with(&[(ID, id), ("Kennel-Body", "object")], "");
+    }
+
     fn object(&self, name: &str) -> Vec<u8> {
         self.block_on(async {
             let bodies = self.context.get_object_store("kennel-bodies").await.unwrap();
@@ -207,6 +231,8 @@ fn begin(place: &TempDir, port: u16) -> Child {
     let process = Command::new("nats-server")
         .args(["-js", "-a", "127.0.0.1", "-p", &port.to_string(), "-sd"])
         .arg(place.path().join("store"))
+        .arg("-c")
+        .arg(place.path().join("config"))
         .stderr(log)
         .spawn()
         .unwrap();

@@ -71,6 +71,12 @@ impl NatsFile {
                           or build it with `cargo build --package kennel-server --features nats`";
             return Err(("--nats", reason.into()));
         }
+        if url.contains('@') {
+            // The URL is in messages, and perhaps in the list of processes.
+            let reason = "there is a user or a password in it; take it out, and name a file: \
+                          `credentials` or `token_file` of [nats]";
+            return Err(("nats.url", reason.into()));
+        }
         let prefix = self.prefix.unwrap_or_else(|| "kennel".into());
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         if !(1..=32).contains(&prefix.len()) || !prefix.bytes().all(is_plain) {
@@ -150,6 +156,13 @@ mod tests {
             ("credentials = 'a'\ntoken_file = 'b'", "nats.token_file"),
         ] {
             assert_eq!(check(text, Some("nats://a")).expect_err(text).0, key);
+        }
+        for url in ["nats://me:secret@a", "nats://a,tls://secret@b:4222", "me:secret@a"] {
+            let (key, reason) = check("", Some(url)).expect_err(url);
+            assert!(
+                key == "nats.url" && !reason.contains("secret") && reason.contains("token_file"),
+                "{reason}"
+            );
         }
     }
 }

@@ -1,8 +1,11 @@
 //! What the queue asks of the front: whose quotas count, how much room there is, and one command. It is the
 //! same command as that of `/v1/run`.
 
-use axum::body::{Bytes, to_bytes};
+use std::error::Error;
+
+use axum::body::{Body, Bytes, to_bytes};
 use axum::http::StatusCode;
+use http_body_util::LengthLimitError;
 
 use crate::config::nats::Nats;
 use crate::config::tokens::{ONLY, Token};
@@ -56,8 +59,9 @@ impl Front {
             Err(failure) => return Ran::of(failure),
         };
         let (status, is_lost) = (response.status(), response.headers().contains_key(REASON));
-        let Ok(answer) = to_bytes(response.into_body(), MOST_ANSWER).await else {
-            return Ran::Failed(Failure::gone(Some(Reason::SessionLost)));
+        let answer = match answer_of(response.into_body(), MOST_ANSWER).await {
+            Ok(answer) => answer,
+            Err(ran) => return ran,
         };
         match status {
             StatusCode::OK => Ran::Answer(answer),
@@ -94,5 +98,33 @@ impl Ran {
             }
             _ => Self::Failed(failure),
         }
+    }
+}
+
+/// The answer of a host. One that is too long is so again at the next attempt.
+async fn answer_of(body: Body, most: usize) -> Result<Bytes, Ran> {
+    to_bytes(body, most).await.map_err(|error| {
+        if error.source().is_some_and(|source| source.is::<LengthLimitError>()) {
+            let why = format!("the answer: more than {most} bytes of output and files");
+            return Ran::Refused(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, why));
+        }
+        Ran::Failed(Failure::gone(Some(Reason::SessionLost)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_that_is_too_long_is_refused_and_one_that_breaks_has_failed() {
+        assert!(answer_of(Body::from("abc"), 3).await.is_ok_and(|answer| answer == "abc"));
+        let Err(Ran::Refused(failure)) = answer_of(Body::from("abcd"), 3).await else {
+            panic!("not refused")
+        };
+        assert_eq!(failure.status, StatusCode::PAYLOAD_TOO_LARGE);
+        let broken = futures_util::stream::iter([Ok("a"), Err(std::io::Error::other("cut"))]);
+        let answer = answer_of(Body::from_stream(broken), 3).await;
+        assert!(matches!(answer, Err(Ran::Failed(_))));
     }
 }

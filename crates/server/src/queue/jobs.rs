@@ -2,14 +2,13 @@
 
 use async_nats::header::{HeaderMap, NATS_MESSAGE_ID};
 use async_nats::jetstream::message::{AckKind, Acker};
-use async_nats::jetstream::object_store::{GetErrorKind, ObjectStore};
 use async_nats::jetstream::{Context, Message};
 use bytes::Bytes;
-use tokio::io::AsyncReadExt;
 
 use crate::http::request::MOST_RUN;
 use crate::queue::Trouble;
-use crate::queue::places::{Places, subject};
+use crate::queue::objects::{Object, Objects};
+use crate::queue::places::subject;
 
 /// The id of a job that was published once more: then `Nats-Msg-Id` is another one.
 pub(crate) const JOB_ID: &str = "Kennel-Job";
@@ -36,13 +35,6 @@ pub(crate) struct Job {
     pub(crate) payload: Bytes,
     pub(crate) is_object: bool,
     acker: Acker,
-}
-
-/// The body of a job.
-pub(crate) enum Body {
-    There(Bytes),
-    /// Nobody can have it any more.
-    Wrong(String),
 }
 
 impl Job {
@@ -79,27 +71,11 @@ impl Job {
     }
 
     /// Its body, from wherever it is.
-    pub(crate) async fn body(&self, bodies: &ObjectStore) -> Result<Body, Trouble> {
+    pub(crate) async fn body(&self, bodies: &Objects) -> Result<Object, Trouble> {
         if !self.is_object {
-            return Ok(Body::There(self.payload.clone()));
+            return Ok(Object::There(self.payload.clone()));
         }
-        let object = match bodies.get(object_of(self.name())).await {
-            Ok(object) => object,
-            Err(error) if error.kind() == GetErrorKind::NotFound => {
-                return Ok(Body::Wrong("the body: it is not in the object store any more".into()));
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let size = object.info().size;
-        if size > MOST_RUN {
-            return Ok(Body::Wrong(format!("the body: {size} bytes, and {MOST_RUN} are the most")));
-        }
-        let mut bytes = Vec::with_capacity(size);
-        object.take(MOST_RUN as u64).read_to_end(&mut bytes).await?;
-        if bytes.len() != size {
-            return Err(format!("the body: {} of {size} bytes came", bytes.len()).into());
-        }
-        Ok(Body::There(bytes.into()))
+        bodies.read(&object_of(self.name()), MOST_RUN).await
     }
 
     /// Says that it is still being worked on.
@@ -153,12 +129,6 @@ pub(crate) async fn publish_again(
     }
     context.publish_with_headers(subject(prefix), headers, payload).await?.await?;
     Ok(())
-}
-
-/// Removes the body of a job that nobody needs any more.
-pub(crate) async fn forget_body(places: &Places, id: &str) {
-    // It goes by its age otherwise.
-    let _ = places.bodies.delete(object_of(id)).await;
 }
 
 #[cfg(test)]

@@ -109,6 +109,14 @@ impl Kept {
         }
     }
 
+    /// The first one cannot be stored now: the others come before it.
+    fn turn(&self) {
+        let mut inner = self.lock();
+        if !inner.parcels.is_empty() {
+            inner.parcels.rotate_left(1);
+        }
+    }
+
     /// It is stored.
     fn forget_first(&self) {
         let mut inner = self.lock();
@@ -125,7 +133,8 @@ impl Kept {
 fn write(directory: &Path, parcel: &Parcel) -> io::Result<PathBuf> {
     let path = directory.join(parcel.outcome.file_name());
     let new = directory.join(format!("{}.new", parcel.outcome.file_name()));
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    // A disk that was full has left one.
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     let mut line = serde_json::to_vec(parcel)?;
     line.push(b'\n');
     file.write_all(&line)?;
@@ -176,6 +185,7 @@ impl Worker {
                 && let Some(parcel) = self.kept.first()
             {
                 if self.store(&places, &parcel).await.is_err() {
+                    self.kept.turn();
                     break;
                 }
                 self.kept.forget_first();
@@ -211,6 +221,32 @@ mod tests {
         assert_eq!(kept.first().expect("the second").outcome.job, "b");
         kept.forget_first();
         assert_eq!((files(), kept.len()), (0, 1));
+    }
+
+    #[test]
+    fn one_that_cannot_be_stored_lets_the_others_pass() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let kept = Kept::open(dir.path().to_owned()).expect("opened");
+        kept.turn();
+        kept.keep(parcel("a", 1));
+        kept.keep(parcel("b", 2));
+        kept.turn();
+        assert_eq!(kept.first().expect("the second").outcome.job, "b");
+        kept.forget_first();
+        assert_eq!((kept.first().expect("the first").outcome.job.as_str(), kept.len()), ("a", 1));
+    }
+
+    #[test]
+    fn what_a_full_disk_has_left_is_overwritten() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let kept = Kept::open(dir.path().to_owned()).expect("opened");
+        let parcel = parcel("a", 3);
+        let new = dir.path().join(format!("{}.new", parcel.outcome.file_name()));
+        fs::write(&new, "x".repeat(10_000)).expect("written");
+        kept.keep(parcel);
+        kept.write_all();
+        assert!(!new.exists());
+        assert_eq!(kept.first().expect("it").contents.len(), 3);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod cancelled;
 mod janitor;
 mod jobs;
 mod kept;
+mod objects;
 mod places;
 mod results;
 mod work;

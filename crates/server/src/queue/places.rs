@@ -6,12 +6,12 @@ use std::time::Duration;
 use async_nats::Client;
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::kv::Store;
-use async_nats::jetstream::object_store::{self, ObjectStore};
 use async_nats::jetstream::stream::{self, DiscardPolicy, RetentionPolicy, StorageType, Stream};
 use async_nats::jetstream::{self, Context};
 
 use crate::config::nats::Nats;
 use crate::queue::Trouble;
+use crate::queue::objects::Objects;
 
 /// The consumer that all workers share.
 pub(crate) const CONSUMER: &str = "workers";
@@ -38,7 +38,7 @@ pub(crate) struct Places {
     /// The ids of jobs that nobody wants any more.
     pub(crate) cancelled: Store,
     /// What is too large for a message.
-    pub(crate) bodies: ObjectStore,
+    pub(crate) bodies: Objects,
 }
 
 /// The subject of jobs.
@@ -78,7 +78,7 @@ impl Places {
             .await?;
         let longer = nats.keep.saturating_mul(LONGER);
         Ok(Self {
-            bodies: bodies(&context, prefix, longer).await?,
+            bodies: Objects::open(&context, format!("{prefix}-bodies"), longer).await?,
             results: bucket(&context, prefix, "results", nats.keep).await?,
             dead: bucket(&context, prefix, "dead", longer).await?,
             attempts: bucket(&context, prefix, "attempts", longer).await?,
@@ -119,13 +119,4 @@ async fn bucket(context: &Context, prefix: &str, name: &str, keep: Duration) -> 
         })
         .await?;
     Ok(context.get_key_value(name).await?)
-}
-
-async fn bodies(context: &Context, prefix: &str, keep: Duration) -> Result<ObjectStore, Trouble> {
-    let bucket = format!("{prefix}-bodies");
-    if let Ok(store) = context.get_object_store(&bucket).await {
-        return Ok(store);
-    }
-    let config = object_store::Config { bucket, max_age: keep, ..object_store::Config::default() };
-    Ok(context.create_object_store(config).await?)
 }

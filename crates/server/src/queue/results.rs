@@ -7,13 +7,16 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::queue::attempts::Attempt;
-use crate::queue::jobs::{Job, forget_body};
+use crate::queue::jobs::{Job, object_of};
 use crate::queue::places::Places;
 use crate::queue::{Trouble, Worker};
 use crate::wire::sandbox::{now, time};
 
 /// From this size on, in bytes, contents are objects.
 pub(crate) const LARGE: usize = 512 << 10;
+
+/// What a message has beside contents and line, in bytes: its headers, and the name of an object.
+const BESIDE: usize = 4 << 10;
 
 /// The longest reason, in characters: parts of it are the job's.
 const LONGEST_REASON: usize = 1000;
@@ -148,11 +151,12 @@ impl Worker {
             let outcome = &parcel.outcome;
             self.front.note_job(&outcome.job, outcome.outcome.as_str(), outcome.deliveries);
         } else {
-            self.front.note_job(&stored.job, "known", parcel.outcome.deliveries);
+            self.front.note_job(&parcel.outcome.job, "known", parcel.outcome.deliveries);
         }
         settle(places, &parcel.settle, stored.outcome).await;
-        forget_body(places, &stored.job).await;
-        self.tell(parcel.notify.as_deref(), &stored.job).await;
+        let id = &parcel.outcome.job;
+        places.bodies.forget(&object_of(id)).await;
+        self.tell(parcel.notify.as_deref(), id).await;
         Ok(())
     }
 
@@ -168,33 +172,41 @@ impl Worker {
     async fn store_outcome(&self, places: &Places, parcel: &Parcel) -> Result<Outcome, Trouble> {
         let mut outcome = parcel.outcome.clone();
         let is_dead = outcome.outcome == Kind::Dead;
-        let is_large = parcel.contents.len() > LARGE;
+        let room = self.client.max_payload().saturating_sub(BESIDE);
+        let length = serde_json::to_vec(&outcome)?.len() + parcel.contents.len();
+        let is_large = length > LARGE.min(room);
         if is_large && !is_dead {
             let name = format!("result-{}", outcome.file_name());
-            places.bodies.put(name.as_str(), &mut &*parcel.contents).await?;
+            places.bodies.put(&name, &parcel.contents, room).await?;
             outcome.object = Some(name);
         }
         let value = parcel.value(&outcome, !is_large && !is_dead)?;
-        let key = outcome.job.clone();
-        let stored = match places.results.create(&key, value).await {
-            Ok(_) => outcome,
-            Err(error) if error.kind() == CreateErrorKind::AlreadyExists => {
-                let found = places.results.get(&key).await?.as_deref().and_then(line_of);
-                let found = found.ok_or("the result of a job is no result of Kennel")?;
-                if found.nonce != outcome.nonce
-                    && let Some(object) = &outcome.object
-                {
-                    let _ = places.bodies.delete(object).await;
-                }
-                found
-            }
-            Err(error) => return Err(error.into()),
-        };
-        if is_dead && stored.nonce == parcel.outcome.nonce {
-            places.dead.put(&key, parcel.value(&stored, !is_large)?).await?;
+        let stored = store_first(places, outcome.clone(), value).await?;
+        let is_first = stored.nonce == outcome.nonce;
+        if let (false, Some(object)) = (is_first, &outcome.object) {
+            places.bodies.forget(object).await;
+        }
+        if is_dead && is_first {
+            places.dead.put(&outcome.job, parcel.value(&stored, !is_large)?).await?;
         }
         Ok(stored)
     }
+}
+
+/// Stores an outcome unless there is one, and returns the one that is there. What is no outcome is
+/// overwritten.
+async fn store_first(places: &Places, outcome: Outcome, value: Bytes) -> Result<Outcome, Trouble> {
+    match places.results.create(&outcome.job, value.clone()).await {
+        Ok(_) => return Ok(outcome),
+        Err(error) if error.kind() == CreateErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error.into()),
+    }
+    let entry = places.results.entry(&outcome.job).await?.ok_or("the result of a job is gone again")?;
+    if let Some(found) = line_of(&entry.value) {
+        return Ok(found);
+    }
+    places.results.update(&outcome.job, value, entry.revision).await?;
+    Ok(outcome)
 }
 
 /// Takes a job that has an outcome out of the stream. If that fails, it comes again, and has a result.

@@ -5,17 +5,21 @@ use std::future::pending;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::front::jobs::Ran;
 use crate::queue::attempts::{self, Attempt};
-use crate::queue::jobs::{Body, Job, publish_again};
+use crate::queue::jobs::{Job, publish_again};
+use crate::queue::objects::Object;
 use crate::queue::places::Places;
 use crate::queue::results::{Kind, Outcome, Parcel, Settle, line_of, settle};
 use crate::queue::{AGAIN, Trouble, Worker};
 
 /// How long a first attempt may take until it is noted.
 const NOTED: Duration = Duration::from_secs(1);
+
+/// How long it may take to read a body.
+const READ: Duration = Duration::from_secs(60);
 
 /// The pause before a job that found no room is tried again here.
 const NO_ROOM: Duration = Duration::from_millis(200);
@@ -60,54 +64,58 @@ impl Worker {
     }
 
     async fn judge(&self, places: &Places, job: &Job, attempt: &Attempt) -> Verdict {
-        let body = loop {
+        loop {
             match self.look(places, job, attempt).await {
-                Ok(Ok(body)) => break body,
-                Ok(Err(verdict)) => return verdict,
+                Ok(None) => break,
+                Ok(Some(verdict)) => return verdict,
                 Err(_) if self.front.is_draining() => return Verdict::GiveBack,
                 // Without an answer of NATS nobody knows whether it may run.
                 Err(_) => sleep(AGAIN).await,
             }
-        };
-        if job.delivery > 1 {
-            self.front.note_repeated();
         }
         let id = job.name();
         tokio::select! {
-            verdict = self.run(job, &body) => verdict,
+            verdict = self.read_and_run(places, job) => verdict,
             () = self.cancelled.wait(id) => Verdict::Over(self.outcome(job, Kind::Cancelled), Bytes::new()),
             () = self.note_slow(places, job, attempt) => Verdict::GiveBack,
         }
     }
 
-    /// Whether it is to be run, and its body.
-    async fn look(
-        &self,
-        places: &Places,
-        job: &Job,
-        attempt: &Attempt,
-    ) -> Result<Result<Bytes, Verdict>, Trouble> {
+    /// `None`: it is to be run.
+    async fn look(&self, places: &Places, job: &Job, attempt: &Attempt) -> Result<Option<Verdict>, Trouble> {
         let id = match &job.id {
             Ok(id) => id,
-            Err((_, why)) => return Ok(Err(self.dead(job, why, Vec::new()))),
+            Err((_, why)) => return Ok(Some(self.dead(job, why))),
         };
         if let Some(outcome) = places.results.get(id).await?.as_deref().and_then(line_of) {
-            return Ok(Err(Verdict::Known(outcome)));
+            return Ok(Some(Verdict::Known(outcome)));
         }
         if self.cancelled.has(id) {
-            return Ok(Err(Verdict::Over(self.outcome(job, Kind::Cancelled), Bytes::new())));
+            return Ok(Some(Verdict::Over(self.outcome(job, Kind::Cancelled), Bytes::new())));
         }
         if job.delivery > 1 {
             attempts::note(&places.attempts, id, attempt).await?;
         }
-        Ok(match job.body(&places.bodies).await? {
-            Body::There(body) => Ok(body),
-            Body::Wrong(why) => Err(self.dead(job, &why, Vec::new())),
-        })
+        Ok(None)
+    }
+
+    async fn read_and_run(&self, places: &Places, job: &Job) -> Verdict {
+        let why = match timeout(READ, job.body(&places.bodies)).await {
+            Ok(Ok(Object::There(body))) => return self.run(job, &body).await,
+            Ok(Ok(Object::Wrong(why))) => return self.dead(job, &format!("the body: {why}")),
+            Ok(Err(trouble)) => format!("the body: {trouble}"),
+            Err(_) => format!("the body: it was not read within {} seconds", READ.as_secs()),
+        };
+        // Another worker has perhaps stored its result meanwhile, and removed the body.
+        let value = places.results.get(job.name()).await.unwrap_or_default();
+        value.as_deref().and_then(line_of).map_or(Verdict::Failed(why), Verdict::Known)
     }
 
     /// Runs it, as soon as there is room.
     async fn run(&self, job: &Job, body: &[u8]) -> Verdict {
+        if job.delivery > 1 {
+            self.front.note_repeated();
+        }
         loop {
             let Some(token) = self.front.job_token(&self.nats) else { return Verdict::GiveBack };
             match self.front.run_job(&token, body).await {
@@ -171,8 +179,8 @@ impl Worker {
         Outcome::dead(job.name(), job.delivery, self.front.worker_name(), why, history)
     }
 
-    fn dead(&self, job: &Job, why: &str, history: Vec<Attempt>) -> Verdict {
-        Verdict::Over(self.dead_outcome(job, why, history), Bytes::new())
+    fn dead(&self, job: &Job, why: &str) -> Verdict {
+        Verdict::Over(self.dead_outcome(job, why, Vec::new()), Bytes::new())
     }
 }
 
