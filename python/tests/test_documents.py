@@ -14,7 +14,7 @@ import kennel
 def test_the_examples_run_one_after_the_other(page):
     # The README shows pytest, which the sandbox need not have.
     given = [block.replace('["pytest", "-q"]', '["true"]') for block in blocks(page)]
-    # Those of a server and of a cluster are run with one: test_remote.py, cluster/test_cluster.py.
+    # Those of a server and of a cluster are run with one: test_remote.py, ray_cluster/test_cluster.py.
     given = [block for block in given if "kennel.Remote(" not in block and "kennel.ray" not in block]
     assert given
     names: dict[str, object] = {}
