@@ -143,7 +143,7 @@ def test_an_iterator_that_fails_loses_no_result(fleet):
 
 def test_a_generator_that_is_closed_kills_its_commands(fleet):
     results = fleet.map([["true"], *[SLEEP.format(1).split()] * 5])
-    assert next(results).number == 0
+    assert next(results).index == 0
     until(lambda: len(sleepers(1)) == 5, "the commands")
     results.close()
     until(lambda: not sleepers(1), "their end")
