@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
@@ -36,6 +36,9 @@ use crate::wire::{StateDirectory, VERSION};
 
 /// How long a host may take until it answers for the first time.
 const START: Duration = Duration::from_secs(20);
+
+/// How long no host has its lock until none is waited for.
+const GONE: Duration = Duration::from_secs(2);
 
 /// The pause between two looks for a host.
 const LOOK: Duration = Duration::from_millis(5);
@@ -253,8 +256,13 @@ impl Hosts {
     /// Ends the hosts, and waits until they are gone.
     pub(crate) async fn end(&self) {
         self.ending.send_replace(true);
-        // A host may just be starting: it is told as soon as it can be.
-        while Arc::strong_count(&self.keepers) > 1 {
+        // A host may just be starting: it is told as soon as it can be. Where none has its lock for some time,
+        // none comes.
+        let mut free = Instant::now();
+        while Arc::strong_count(&self.keepers) > 1 && free.elapsed() < GONE {
+            if (0..self.count).any(|index| is_locked(&self.state, index)) {
+                free = Instant::now();
+            }
             for index in 0..self.count {
                 let stream = UnixStream::connect(self.state.host_socket(index)).await;
                 let pid = stream.ok().and_then(|stream| stream.peer_cred().ok()?.pid());
