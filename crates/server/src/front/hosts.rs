@@ -256,8 +256,8 @@ impl Hosts {
     /// Ends the hosts, and waits until they are gone.
     pub(crate) async fn end(&self) {
         self.ending.send_replace(true);
-        // A host may just be starting: it is told as soon as it can be. Where none has its lock for some time,
-        // none comes.
+        // A host may just be starting: it is told as soon as it can be. Where none has its lock for some
+        // time, none comes.
         let mut free = Instant::now();
         while Arc::strong_count(&self.keepers) > 1 && free.elapsed() < GONE {
             if (0..self.count).any(|index| is_locked(&self.state, index)) {
