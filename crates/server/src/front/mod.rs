@@ -22,8 +22,8 @@ pub(crate) mod v1;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use axum::Json;
@@ -59,6 +59,8 @@ use crate::{Problem, say};
 
 /// Everything that requests need.
 pub(crate) struct Front {
+    /// For tasks that outlive a request.
+    this: Weak<Self>,
     config: Config,
     access: Access,
     hosts: Arc<Hosts>,
@@ -126,7 +128,10 @@ async fn run<S: Source>(config: Config) -> Result<(), Problem> {
     greet(&listener, key.as_deref());
     let access = Access::new(tokens, seed);
     let draining = AtomicBool::new(false);
-    let front = Arc::new(Front { config, access, hosts, admission, audit, metrics, draining });
+    let front = Arc::new_cyclic(|this| {
+        let this = Weak::clone(this);
+        Front { this, config, access, hosts, admission, audit, metrics, draining }
+    });
     tokio::spawn(listener.serve(Arc::clone(&front)));
     tokio::spawn(Arc::clone(&front).read_tokens_anew());
     tokio::spawn(memory::watch(Arc::clone(&front)));

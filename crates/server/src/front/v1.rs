@@ -23,6 +23,7 @@ use crate::front::control::Longest;
 use crate::front::hosts::Hosts;
 use crate::front::narrow::{LimitsRequest, NetworkRequest, narrow, narrow_limits};
 use crate::front::openapi::Refusal;
+use crate::front::trace;
 use crate::http::request::{MOST_RUN, body_of};
 use crate::v1::run::{Ran, RunRequest};
 use crate::v1::strict;
@@ -232,8 +233,14 @@ impl OfRequest {
     ) -> Result<Self, Failure> {
         let template = making.template.clone();
         let new = front.new_sandbox(token, making, time.saturating_add(BESIDE));
-        let (id, _) = front.make_admitted(token, &new).await?;
-        Ok(Self { hosts: Arc::clone(&front.hosts), owner: token.name.clone(), template, id })
+        let ending = || Failure::later(StatusCode::SERVICE_UNAVAILABLE, 5, "the worker is ending");
+        let (front, token) = (front.this.upgrade().ok_or_else(ending)?, token.clone());
+        // In a task of its own: if the request goes away meanwhile, what was made ends with the task's value.
+        let making = tokio::spawn(trace::within(trace::current(), async move {
+            let (id, _) = front.make_admitted(&token, &new).await?;
+            Ok(Self { hosts: Arc::clone(&front.hosts), owner: token.name, template, id })
+        }));
+        making.await.unwrap_or_else(|_| Err(ending()))
     }
 
     /// Runs a command in it.
