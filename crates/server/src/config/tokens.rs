@@ -1,11 +1,11 @@
 //! Keys of clients: `tokens.toml`, or one key in the state directory. Only their hashes are held.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use kennel::Span;
@@ -59,17 +59,44 @@ impl Token {
         self.templates.as_ref().is_none_or(|names| names.iter().any(|name| name == template))
     }
 
-    /// The answer where that many sandboxes run.
-    pub(crate) fn has_sandboxes(&self, most: usize) -> Failure {
+    /// The answer where as many sandboxes run as may.
+    pub(crate) fn has_sandboxes(&self) -> Failure {
+        let most = self.sandboxes.unwrap_or_default();
         let message = format!("token {}: {most} sandboxes run, which is its limit", self.name);
         Failure::later(StatusCode::TOO_MANY_REQUESTS, 2, message)
     }
 
-    /// The answer where it has made that many sandboxes in a second.
-    pub(crate) fn has_creations(&self, most: u32) -> Failure {
+    /// The answer where it has made as many sandboxes in a second as it may.
+    pub(crate) fn has_creations(&self) -> Failure {
+        let most = self.creations.unwrap_or_default();
         let message = format!("token {}: {most} creations a second are its limit", self.name);
         Failure::later(StatusCode::TOO_MANY_REQUESTS, 1, message)
     }
+}
+
+/// Creations of the last second, by the names of their tokens.
+#[derive(Default)]
+pub(crate) struct Recent(HashMap<String, VecDeque<Instant>>);
+
+impl Recent {
+    /// Whether the token has made as many sandboxes as it may.
+    pub(crate) fn is_full(&self, token: &Token) -> bool {
+        let times = || self.0.get(&token.name).into_iter().flatten();
+        token.creations.is_some_and(|most| times().filter(|time| is_recent(time)).count() >= most as usize)
+    }
+
+    /// It makes one.
+    pub(crate) fn note(&mut self, token: &Token) {
+        if token.creations.is_some() {
+            let times = self.0.entry(token.name.clone()).or_default();
+            times.retain(is_recent);
+            times.push_back(Instant::now());
+        }
+    }
+}
+
+fn is_recent(time: &Instant) -> bool {
+    time.elapsed() < Duration::from_secs(1)
 }
 
 /// All of them, by the SHA-256 of their keys.

@@ -3,13 +3,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
-use crate::config::tokens::Token;
+use crate::config::tokens::{Recent, Token};
 use crate::front::hosts::Hosts;
 use crate::wire::failure::Failure;
 
@@ -38,8 +38,7 @@ pub(crate) struct Admission {
 struct Inner {
     /// Creations that have begun, by owner; their sandboxes are not known yet.
     beginning: HashMap<String, usize>,
-    /// Creations of the last second, by owner.
-    recent: HashMap<String, VecDeque<Instant>>,
+    recent: Recent,
     /// Whose turn it is, first to last. Each owner with somebody who waits is there once.
     turns: VecDeque<String>,
     waiting: HashMap<String, VecDeque<Waiting>>,
@@ -80,8 +79,8 @@ impl Refusal {
     fn failure(self, token: &Token, sandboxes: usize) -> Failure {
         let full = StatusCode::SERVICE_UNAVAILABLE;
         match self {
-            Self::Sandboxes => token.has_sandboxes(token.sandboxes.unwrap_or_default()),
-            Self::Rate => token.has_creations(token.creations.unwrap_or_default()),
+            Self::Sandboxes => token.has_sandboxes(),
+            Self::Rate => token.has_creations(),
             Self::Room => Failure::later(
                 full,
                 2,
@@ -143,14 +142,8 @@ impl Admission {
         if token.sandboxes.is_some_and(|most| self.hosts.running(Some(&token.name)) + beginning >= most) {
             return Err(Refusal::Sandboxes);
         }
-        if let Some(most) = token.creations {
-            let recent = inner
-                .recent
-                .get(&token.name)
-                .map_or(0, |times| times.iter().filter(|time| is_recent(time)).count());
-            if recent >= most as usize {
-                return Err(Refusal::Rate);
-            }
+        if inner.recent.is_full(token) {
+            return Err(Refusal::Rate);
         }
         if self.hosts.running(None) + inner.beginning.values().sum::<usize>() >= self.sandboxes {
             return Err(Refusal::Room);
@@ -163,11 +156,7 @@ impl Admission {
 
     fn begin(self: &Arc<Self>, inner: &mut Inner, token: &Token) -> Admitted {
         *inner.beginning.entry(token.name.clone()).or_insert(0) += 1;
-        if token.creations.is_some() {
-            let times = inner.recent.entry(token.name.clone()).or_default();
-            times.retain(is_recent);
-            times.push_back(Instant::now());
-        }
+        inner.recent.note(token);
         Admitted { admission: Arc::clone(self), owner: token.name.clone() }
     }
 
@@ -265,10 +254,6 @@ impl Inner {
             }
         }
     }
-}
-
-fn is_recent(time: &Instant) -> bool {
-    time.elapsed() < Duration::from_secs(1)
 }
 
 /// A creation that has begun. It counts until its sandbox is known, or it has failed.

@@ -1,6 +1,5 @@
 //! Creations that the workers' answers do not tell of yet, and the quotas of tokens over the fleet.
 
-use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -8,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::Problem;
-use crate::config::tokens::{Token, Tokens, prefix_of};
+use crate::config::tokens::{Recent, Token, Tokens, prefix_of};
 use crate::route::worker::Worker;
 use crate::wire::failure::Failure;
 
@@ -21,8 +20,6 @@ const SOON: Duration = Duration::from_millis(100);
 /// The pause between two looks.
 const LOOK: Duration = Duration::from_millis(50);
 
-const SECOND: Duration = Duration::from_secs(1);
-
 /// Creations under way.
 pub(crate) struct Creations {
     path: Option<PathBuf>,
@@ -34,8 +31,7 @@ pub(crate) struct Creations {
 struct Inner {
     next: u64,
     begun: Vec<Begun>,
-    /// Creations of the last second, by token.
-    recent: HashMap<String, VecDeque<Instant>>,
+    recent: Recent,
 }
 
 struct Begun {
@@ -132,9 +128,7 @@ impl Creations {
         inner.begun.retain(|begun| !begun.is_told());
         if let Some((token, prefix)) = token {
             inner.check(token, prefix, alive)?;
-            if token.creations.is_some() {
-                inner.recent.entry(token.name.clone()).or_default().push_back(Instant::now());
-            }
+            inner.recent.note(token);
         }
         let number = inner.next;
         inner.next += 1;
@@ -156,7 +150,7 @@ impl Creations {
 
 impl Inner {
     fn check(
-        &mut self,
+        &self,
         token: &Token,
         prefix: &str,
         alive: &impl Fn() -> Vec<Arc<Worker>>,
@@ -168,15 +162,11 @@ impl Inner {
             };
             let running = alive().iter().map(of_worker).fold(0, usize::saturating_add);
             if running.saturating_add(begun) >= most {
-                return Err((Quota::Sandboxes, token.has_sandboxes(most)));
+                return Err((Quota::Sandboxes, token.has_sandboxes()));
             }
         }
-        if let Some(most) = token.creations {
-            let recent = self.recent.entry(token.name.clone()).or_default();
-            recent.retain(|time| time.elapsed() < SECOND);
-            if recent.len() >= most as usize {
-                return Err((Quota::Rate, token.has_creations(most)));
-            }
+        if self.recent.is_full(token) {
+            return Err((Quota::Rate, token.has_creations()));
         }
         Ok(())
     }
