@@ -143,13 +143,15 @@ impl Router {
         let alive = self.workers.alive();
         let has = |worker: &&Arc<Worker>| worker.with_room(|room| wanted.is_in(room)).unwrap_or(false);
         let takes = |worker: &&Arc<Worker>| worker.with_room(|room| !room.draining).unwrap_or(false);
-        let of = |worker: &Arc<Worker>| Candidate {
-            worker: Arc::clone(worker),
-            name: worker.identity().map_or_else(String::new, |(name, _)| name),
-            room: self.creations.room_of(worker),
-        };
-        let candidates: Vec<_> = alive.iter().filter(has).filter(takes).map(of).collect();
-        if !candidates.is_empty() {
+        let found: Vec<_> = alive.iter().filter(has).filter(takes).collect();
+        if !found.is_empty() {
+            let of = |(worker, room): (&Arc<Worker>, usize)| Candidate {
+                worker: Arc::clone(worker),
+                name: worker.with_room(|room| room.name.clone()).unwrap_or_default(),
+                room,
+            };
+            let rooms = self.creations.rooms(&found);
+            let candidates = found.into_iter().zip(rooms).map(of).collect();
             return Ok(match idempotency {
                 Some(key) => by_key(candidates, key),
                 None => by_room(candidates, random),

@@ -1,5 +1,6 @@
 //! Creations that the workers' answers do not tell of yet, and the quotas of tokens over the fleet.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -137,14 +138,19 @@ impl Creations {
         Ok(Creation { creations: Arc::clone(self), number, is_made: false })
     }
 
-    /// Sandboxes that a worker could still make, less those that it has not told of.
-    pub(crate) fn room_of(&self, worker: &Arc<Worker>) -> usize {
-        let inner = self.lock();
-        let is_here = |begun: &&Begun| {
-            begun.worker.as_ref().is_some_and(|here| Arc::ptr_eq(here, worker)) && !begun.is_told()
+    /// For each worker, the sandboxes that it could still make, less those that it has not told of.
+    pub(crate) fn rooms(&self, workers: &[&Arc<Worker>]) -> Vec<usize> {
+        let mut begun: HashMap<*const Worker, usize> = HashMap::new();
+        for one in self.lock().begun.iter().filter(|begun| !begun.is_told()) {
+            if let Some(worker) = &one.worker {
+                *begun.entry(Arc::as_ptr(worker)).or_default() += 1;
+            }
+        }
+        let room_of = |worker: &&Arc<Worker>| {
+            let begun = begun.get(&Arc::as_ptr(worker)).copied().unwrap_or(0);
+            worker.with_room(|room| room.room).unwrap_or(0).saturating_sub(begun)
         };
-        let begun = inner.begun.iter().filter(is_here).count();
-        worker.with_room(|room| room.room).unwrap_or(0).saturating_sub(begun)
+        workers.iter().map(room_of).collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The workers: where they are, what each said last about its room, and who has which name. Nothing here
 //! outlives the router, and everything is learned again within a second.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ struct Known {
     /// Names without addresses.
     lost_names: Vec<Seen>,
     /// Who has which name.
-    by_name: HashMap<String, Arc<Worker>>,
+    by_name: BTreeMap<String, Arc<Worker>>,
 }
 
 /// Whether a worker is used.
@@ -160,7 +160,7 @@ impl Workers {
     fn settle_names(&self) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut known.by_name);
-        let mut by_name: HashMap<String, (String, Arc<Worker>)> = HashMap::new();
+        let mut by_name: BTreeMap<String, (String, Arc<Worker>)> = BTreeMap::new();
         let has_kept = |(name, worker): &(&String, &Arc<Worker>)| {
             worker.identity().is_some_and(|(found, _)| found == **name)
         };
@@ -192,9 +192,7 @@ impl Workers {
     /// Those that are used, in the order of their names.
     pub(crate) fn alive(&self) -> Vec<Arc<Worker>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        let mut named: Vec<_> = known.by_name.iter().filter(|(_, worker)| worker.is_alive()).collect();
-        named.sort_by_key(|(name, _)| name.as_str());
-        named.into_iter().map(|(_, worker)| Arc::clone(worker)).collect()
+        known.by_name.values().filter(|worker| worker.is_alive()).cloned().collect()
     }
 
     fn named(&self, name: &str) -> Option<Arc<Worker>> {
