@@ -4,19 +4,16 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Uri;
-use hyper_util::client::legacy::{Builder, Client};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tower_service::Service;
 
+use crate::http::forward::client_builder;
 use crate::wire::StateDirectory;
-
-/// How long a connection to a host is kept for the next request.
-const IDLE: Duration = Duration::from_secs(30);
 
 /// Bytes of a stream that its reader may be behind, of those that have left the host.
 const WINDOW: u32 = 128 << 10;
@@ -28,23 +25,17 @@ const ALL_WINDOWS: u32 = (1 << 31) - 1;
 pub(crate) type HostClient = Client<HostConnector, Body>;
 
 pub(crate) fn client(state: StateDirectory) -> HostClient {
-    builder().build(HostConnector(state))
+    client_builder().build(HostConnector(state))
 }
 
 /// For streams of events: all share one connection to a host, so that an open one costs little. Large files
 /// are quicker with a connection of their own.
 pub(crate) fn stream_client(state: StateDirectory) -> HostClient {
-    let mut builder = builder();
+    let mut builder = client_builder();
     builder.http2_only(true).http2_initial_stream_window_size(WINDOW);
     // Slow readers must not stop others.
     builder.http2_initial_connection_window_size(ALL_WINDOWS);
     builder.build(HostConnector(state))
-}
-
-fn builder() -> Builder {
-    let mut builder = Client::builder(TokioExecutor::new());
-    builder.pool_timer(TokioTimer::new()).timer(TokioTimer::new()).pool_idle_timeout(IDLE).set_host(false);
-    builder
 }
 
 /// Connects to the socket of a host.

@@ -1,17 +1,29 @@
 //! Passing requests on, and answers back: streamed, with upgrades.
 
 use std::future::Future;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::header::{CONNECTION, UPGRADE};
 use axum::http::{HeaderValue, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper::upgrade::on;
-use hyper_util::rt::TokioIo;
+use hyper_util::client::legacy::{Builder, Client};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::copy_bidirectional;
 
 use crate::http::listen::Place;
 use crate::wire::failure::Failure;
+
+/// How long a connection is kept for the next request.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// Of clients that ask hosts or workers. The name of the host stays what it was: it may name a sandbox.
+pub(crate) fn client_builder() -> Builder {
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder.pool_timer(TokioTimer::new()).timer(TokioTimer::new()).pool_idle_timeout(IDLE).set_host(false);
+    builder
+}
 
 /// Passes a request on to whom `ask` asks, and both directions after an upgrade.
 pub(crate) async fn forward<F, A>(mut request: Request<Body>, ask: A) -> Result<Response<Body>, Failure>

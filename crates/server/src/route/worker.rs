@@ -8,10 +8,9 @@ use axum::http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING, UP
 use axum::http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::{Instant, timeout};
 
-use crate::http::forward::{at, forward};
+use crate::http::forward::{at, client_builder, forward};
 use crate::http::listen::Place;
 use crate::route::address::{Address, Connector};
 use crate::route::workers::{GONE, Seen, State};
@@ -25,9 +24,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest answer about room, in bytes.
 const MOST_ROOM: usize = 1 << 20;
 
-/// How long a connection is kept for the next request.
-const IDLE: Duration = Duration::from_secs(30);
-
 /// What URIs say in the place of a host: each client has one worker.
 const AUTHORITY: &str = "worker";
 
@@ -35,10 +31,7 @@ const AUTHORITY: &str = "worker";
 pub(crate) type WorkerClient = Client<Connector, Body>;
 
 pub(crate) fn client(address: Address) -> WorkerClient {
-    let mut builder = Client::builder(TokioExecutor::new());
-    builder.pool_timer(TokioTimer::new()).timer(TokioTimer::new()).pool_idle_timeout(IDLE);
-    // The name of the host may name a sandbox.
-    builder.set_host(false).build(Connector(address))
+    client_builder().build(Connector(address))
 }
 
 /// A worker at an address.
