@@ -10,6 +10,7 @@ use futures_util::StreamExt;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use crate::queue::places::Places;
 use crate::queue::{AGAIN, Trouble, Worker};
 
 /// How long an id is remembered.
@@ -69,8 +70,7 @@ impl Cancelled {
 
 impl Worker {
     /// Learns of cancelled jobs, for ever.
-    pub(crate) async fn watch_cancelled(self: Arc<Self>) {
-        let Some(places) = self.places().await else { return };
+    pub(crate) async fn watch_cancelled(self: Arc<Self>, places: Arc<Places>) {
         loop {
             // After a failure, it begins with those that are there.
             let _ = self.cancelled.watch(&places.cancelled).await;

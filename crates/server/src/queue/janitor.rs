@@ -34,8 +34,7 @@ struct Advisory {
 
 impl Worker {
     /// Looks after lost jobs, for ever.
-    pub(crate) async fn watch_lost(self: Arc<Self>) {
-        let Some(places) = self.places().await else { return };
+    pub(crate) async fn watch_lost(self: Arc<Self>, places: Arc<Places>) {
         loop {
             // If the connection ends, there is a new one.
             let _ = self.watch_advisories(&places).await;

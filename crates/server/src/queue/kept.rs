@@ -12,6 +12,7 @@ use async_nats::connection::State;
 use bytes::Bytes;
 use tokio::time::sleep;
 
+use crate::queue::places::Places;
 use crate::queue::results::Parcel;
 use crate::queue::{AGAIN, Worker};
 use crate::say;
@@ -154,15 +155,10 @@ fn read(path: &Path) -> io::Result<Parcel> {
 
 impl Worker {
     /// Stores an outcome, now or later.
-    pub(crate) async fn deliver(&self, parcel: Parcel) {
-        let stored = match self.places.get() {
-            // In turns: those that wait come first.
-            Some(places) if self.kept.is_empty() && self.is_connected() => {
-                self.store(places, &parcel).await.is_ok()
-            }
-            _ => false,
-        };
-        if !stored {
+    pub(crate) async fn deliver(&self, places: &Places, parcel: Parcel) {
+        // In turns: those that wait come first.
+        let is_its_turn = self.kept.is_empty() && self.is_connected();
+        if !is_its_turn || self.store(places, &parcel).await.is_err() {
             self.kept.keep(parcel);
             self.note_kept();
         }
@@ -178,8 +174,7 @@ impl Worker {
     }
 
     /// Stores what was kept, as soon as NATS can be reached, for ever.
-    pub(crate) async fn store_kept(self: Arc<Self>) {
-        let Some(places) = self.places().await else { return };
+    pub(crate) async fn store_kept(self: Arc<Self>, places: Arc<Places>) {
         loop {
             while self.is_connected()
                 && let Some(parcel) = self.kept.first()

@@ -22,7 +22,7 @@ use std::time::Duration;
 use async_nats::jetstream::Message;
 use async_nats::{Client, ConnectOptions, Event};
 use futures_util::{FutureExt, StreamExt};
-use tokio::sync::{Notify, OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
 use crate::config::nats::Nats;
@@ -56,11 +56,9 @@ struct Worker {
     front: Arc<Front>,
     nats: Nats,
     client: Client,
-    /// Streams and buckets, once they could be made.
-    places: OnceCell<Places>,
     /// One for each job at once.
     room: Arc<Semaphore>,
-    /// Jobs that are not yet told about.
+    /// Jobs whose outcomes are not yet stored or kept.
     in_hand: AtomicUsize,
     cancelled: Cancelled,
     kept: Kept,
@@ -85,7 +83,6 @@ impl Source for Queue {
             room: Arc::new(Semaphore::new(nats.jobs)),
             nats,
             client,
-            places: OnceCell::new(),
             in_hand: AtomicUsize::new(0),
             cancelled: Cancelled::default(),
             kept,
@@ -144,9 +141,10 @@ impl Worker {
     /// Takes jobs until the server ends.
     async fn serve(self: Arc<Self>) {
         let Some(places) = self.places().await else { return };
-        tokio::spawn(Arc::clone(&self).store_kept());
-        tokio::spawn(Arc::clone(&self).watch_cancelled());
-        tokio::spawn(Arc::clone(&self).watch_lost());
+        let places = Arc::new(places);
+        tokio::spawn(Arc::clone(&self).store_kept(Arc::clone(&places)));
+        tokio::spawn(Arc::clone(&self).watch_cancelled(Arc::clone(&places)));
+        tokio::spawn(Arc::clone(&self).watch_lost(Arc::clone(&places)));
         while !self.front.is_draining() {
             if let Err(trouble) = self.pull(&places).await {
                 say(&format!("kennel: jobs of NATS: {trouble}; trying again"));
@@ -163,8 +161,8 @@ impl Worker {
     async fn places(&self) -> Option<Places> {
         let mut is_told = false;
         while !self.front.is_draining() {
-            match self.places.get_or_try_init(|| Places::open(&self.client, &self.nats)).await {
-                Ok(places) => return Some(places.clone()),
+            match Places::open(&self.client, &self.nats).await {
+                Ok(places) => return Some(places),
                 Err(trouble) if !is_told => {
                     is_told = true;
                     say(&format!("kennel: NATS at {}: {trouble}; trying on", self.nats.url));
@@ -177,7 +175,7 @@ impl Worker {
     }
 
     /// Asks for as many jobs as there is room for, and begins them.
-    async fn pull(self: &Arc<Self>, places: &Places) -> Result<(), Trouble> {
+    async fn pull(self: &Arc<Self>, places: &Arc<Places>) -> Result<(), Trouble> {
         let mut permits = self.permits().await;
         if permits.is_empty() {
             return Ok(());
@@ -192,13 +190,13 @@ impl Worker {
                 // What has come already is taken; no more comes.
                 () = &mut connected => {
                     while let Some(Some(message)) = batch.next().now_or_never() {
-                        self.begin(message?, &mut permits);
+                        self.begin(message?, &mut permits, places);
                     }
                     None
                 }
             };
             let Some(message) = next else { return Ok(()) };
-            self.begin(message?, &mut permits);
+            self.begin(message?, &mut permits, places);
         }
     }
 
@@ -223,21 +221,26 @@ impl Worker {
     }
 
     /// Begins a job in a task of its own.
-    fn begin(self: &Arc<Self>, message: Message, permits: &mut Vec<OwnedSemaphorePermit>) {
+    fn begin(
+        self: &Arc<Self>,
+        message: Message,
+        permits: &mut Vec<OwnedSemaphorePermit>,
+        places: &Arc<Places>,
+    ) {
         let permit = permits.pop();
         let hand = InHand::new(self);
-        let worker = Arc::clone(self);
+        let (worker, places) = (Arc::clone(self), Arc::clone(places));
         tokio::spawn(async move {
-            // One that comes for nobody comes again.
+            // A message without a subject to answer is no job.
             if let Some(job) = Job::of(message, &worker.nats.prefix) {
-                worker.work(job).await;
+                worker.work(&places, &job).await;
             }
             drop((permit, hand));
         });
     }
 }
 
-/// Counts a job that is not yet told about.
+/// Counts a job whose outcome is not yet stored or kept.
 struct InHand(Arc<Worker>);
 
 impl InHand {

@@ -15,7 +15,6 @@ use crate::queue::Trouble;
 const PIECE: usize = 128 << 10;
 
 /// The bucket.
-#[derive(Clone)]
 pub(crate) struct Objects {
     bucket: String,
     store: ObjectStore,

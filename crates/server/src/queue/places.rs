@@ -23,7 +23,6 @@ const LONGER: u32 = 7;
 const MOST_WAITING: i64 = 16_384;
 
 /// All of them.
-#[derive(Clone)]
 pub(crate) struct Places {
     pub(crate) context: Context,
     /// A work queue: what is acknowledged is removed.

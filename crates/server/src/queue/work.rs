@@ -41,11 +41,10 @@ enum Verdict {
 
 impl Worker {
     /// Does a job.
-    pub(crate) async fn work(&self, job: Job) {
-        let Some(places) = self.places.get() else { return };
+    pub(crate) async fn work(&self, places: &Places, job: &Job) {
         tokio::select! {
-            () = self.finish(places, &job) => {}
-            () = stay(&job, places.ack_wait() / 3) => {}
+            () = self.finish(places, job) => {}
+            () = stay(job, places.ack_wait() / 3) => {}
         }
     }
 
@@ -57,7 +56,7 @@ impl Worker {
                 settle(places, &Settle::Acknowledge(job.reply.clone()), outcome.outcome).await;
                 self.tell(job.notify.as_deref(), job.name()).await;
             }
-            Verdict::Over(outcome, answer) => self.deliver(Parcel::of(job, outcome, answer)).await,
+            Verdict::Over(outcome, answer) => self.deliver(places, Parcel::of(job, outcome, answer)).await,
             Verdict::GiveBack => self.give_back(places, job).await,
             Verdict::Failed(why) => self.fail(places, job, attempt, why).await,
         }
@@ -153,7 +152,7 @@ impl Worker {
         }
         let history = noted.unwrap_or_else(|_| vec![attempt]);
         let outcome = self.dead_outcome(job, &why, history);
-        self.deliver(Parcel::of(job, outcome, Bytes::new())).await;
+        self.deliver(places, Parcel::of(job, outcome, Bytes::new())).await;
     }
 
     /// Gives a job back that it is not the fault of.
