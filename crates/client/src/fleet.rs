@@ -1,7 +1,7 @@
 //! Jobs for a fleet of workers, through NATS JetStream (feature `nats`).
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use async_nats::header::{HeaderMap, NATS_MESSAGE_ID};
@@ -9,15 +9,14 @@ use async_nats::jetstream::kv::Store;
 use async_nats::jetstream::{self, Context};
 use futures_util::StreamExt;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::error::Error;
-use crate::files::text;
 use crate::object::Objects;
-use crate::run::{Answer, RunOutput, content};
+use crate::run::{Answer, Request, RunOutput, content};
 use crate::server::unique;
 
 /// From this size on, in bytes, bodies are objects.
@@ -39,24 +38,13 @@ const TRIES: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub struct Job {
     id: String,
-    arguments: Vec<String>,
-    variables: BTreeMap<String, String>,
-    files: Vec<(PathBuf, Vec<u8>)>,
-    outputs: Vec<PathBuf>,
-    more: Map<String, Value>,
+    request: Request,
 }
 
 impl Job {
     /// The program and its arguments.
     pub fn new<A: Into<String>>(words: impl IntoIterator<Item = A>) -> Self {
-        Self {
-            id: unique(),
-            arguments: words.into_iter().map(Into::into).collect(),
-            variables: BTreeMap::new(),
-            files: Vec::new(),
-            outputs: Vec::new(),
-            more: Map::new(),
-        }
+        Self { id: unique(), request: Request::new(words.into_iter().map(Into::into).collect()) }
     }
 
     /// Sets the id, instead of one at random: 1 to 128 letters, digits, `-` and `_`. A job whose id has a
@@ -75,7 +63,7 @@ impl Job {
     /// Sets a variable of the command's environment.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.variables.insert(name.into(), value.into());
+        self.request.variables.insert(name.into(), value.into());
         self
     }
 
@@ -94,36 +82,28 @@ impl Job {
     /// Adds a file that is there before the command starts, with the directories above it.
     #[must_use]
     pub fn file(mut self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Self {
-        self.files.push((path.as_ref().to_owned(), contents.as_ref().to_owned()));
+        self.request.files.push((path.as_ref().to_owned(), contents.as_ref().to_owned()));
         self
     }
 
     /// Asks for a file that the command writes.
     #[must_use]
     pub fn output_file(mut self, path: impl AsRef<Path>) -> Self {
-        self.outputs.push(path.as_ref().to_owned());
+        self.request.outputs.push(path.as_ref().to_owned());
         self
     }
 
     fn with(mut self, name: &str, value: Value) -> Self {
-        self.more.insert(name.to_owned(), value);
+        self.request.more.insert(name.to_owned(), value);
         self
     }
 
-    fn body(&self) -> Result<Vec<u8>, Error> {
+    fn body(self) -> Result<Vec<u8>, Error> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         if !(1..=128).contains(&self.id.len()) || !self.id.bytes().all(is_plain) {
             return Err(Error::invalid(&self.id, "no id: 1 to 128 letters, digits, `-` and `_`"));
         }
-        let mut body = self.more.clone();
-        let files = self.files.iter();
-        let files = files.map(|(path, bytes)| Ok(json!({ "path": text(path)?, "content": content(bytes) })));
-        body.insert("files".into(), files.collect::<Result<Vec<_>, Error>>()?.into());
-        let outputs = self.outputs.iter().map(|path| Ok(Value::from(text(path)?)));
-        body.insert("outputs".into(), outputs.collect::<Result<Vec<_>, Error>>()?.into());
-        body.insert("argv".into(), self.arguments.clone().into());
-        body.insert("env".into(), json!(self.variables));
-        Ok(Value::from(body).to_string().into_bytes())
+        Ok(Value::from(self.request.body()?).to_string().into_bytes())
     }
 }
 
@@ -261,9 +241,10 @@ impl Fleet {
         let mut bodies = Vec::new();
         let mut left = BTreeMap::new();
         for (index, job) in jobs.into_iter().enumerate() {
-            bodies.push((job.id.clone(), job.body()?));
-            if left.insert(job.id.clone(), index).is_some() {
-                return Err(Error::invalid(job.id, "two jobs have this id"));
+            let id = job.id.clone();
+            bodies.push((id.clone(), job.body()?));
+            if left.insert(id.clone(), index).is_some() {
+                return Err(Error::invalid(id, "two jobs have this id"));
             }
         }
         let name = unique();

@@ -35,28 +35,14 @@ const LONGEST: usize = 256 << 20;
 #[must_use = "it does nothing until `output`"]
 pub struct Run {
     server: Server,
-    arguments: Vec<String>,
-    variables: BTreeMap<String, String>,
+    request: Request,
     timeout: Duration,
-    files: Vec<(PathBuf, Vec<u8>)>,
-    outputs: Vec<PathBuf>,
     limits: Map<String, Value>,
-    /// What else the request says.
-    more: Map<String, Value>,
 }
 
 impl Run {
     pub(crate) fn new(server: Server, program: String) -> Self {
-        Self {
-            server,
-            arguments: vec![program],
-            variables: BTreeMap::new(),
-            timeout: TIMEOUT,
-            files: Vec::new(),
-            outputs: Vec::new(),
-            limits: Map::new(),
-            more: Map::new(),
-        }
+        Self { server, request: Request::new(vec![program]), timeout: TIMEOUT, limits: Map::new() }
     }
 
     /// Sets the template. Default: `base`.
@@ -66,19 +52,19 @@ impl Run {
 
     /// Adds an argument.
     pub fn arg(mut self, argument: impl Into<String>) -> Self {
-        self.arguments.push(argument.into());
+        self.request.arguments.push(argument.into());
         self
     }
 
     /// Adds arguments.
     pub fn args<A: Into<String>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
-        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self.request.arguments.extend(arguments.into_iter().map(Into::into));
         self
     }
 
     /// Sets a variable of the command's environment.
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.variables.insert(name.into(), value.into());
+        self.request.variables.insert(name.into(), value.into());
         self
     }
 
@@ -114,18 +100,18 @@ impl Run {
 
     /// Adds a file that is there before the command starts, with the directories above it.
     pub fn file(mut self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Self {
-        self.files.push((path.as_ref().to_owned(), contents.as_ref().to_owned()));
+        self.request.files.push((path.as_ref().to_owned(), contents.as_ref().to_owned()));
         self
     }
 
     /// Asks for a file that the command writes.
     pub fn output_file(mut self, path: impl AsRef<Path>) -> Self {
-        self.outputs.push(path.as_ref().to_owned());
+        self.request.outputs.push(path.as_ref().to_owned());
         self
     }
 
     fn with(mut self, name: &str, value: Value) -> Self {
-        self.more.insert(name.to_owned(), value);
+        self.request.more.insert(name.to_owned(), value);
         self
     }
 
@@ -140,6 +126,36 @@ impl Run {
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn output(self) -> Result<RunOutput, Error> {
+        let mut body = self.request.body()?;
+        body.insert("limits".into(), self.limits.into());
+        body.insert("timeout".into(), self.timeout.as_secs_f64().into());
+        let longest = self.server.longest().saturating_add(self.timeout);
+        let server = self.server.deadline(longest);
+        let answer: Answer =
+            server.ask(server.call(Method::POST, "/v1/run").json(&body.into()), LONGEST).await?;
+        answer.output()
+    }
+}
+
+/// What a command in a sandbox of its own needs, however it gets there.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) arguments: Vec<String>,
+    pub(crate) variables: BTreeMap<String, String>,
+    pub(crate) files: Vec<(PathBuf, Vec<u8>)>,
+    pub(crate) outputs: Vec<PathBuf>,
+    /// What else it says.
+    pub(crate) more: Map<String, Value>,
+}
+
+impl Request {
+    pub(crate) fn new(arguments: Vec<String>) -> Self {
+        let (variables, more) = (BTreeMap::new(), Map::new());
+        Self { arguments, variables, files: Vec::new(), outputs: Vec::new(), more }
+    }
+
+    /// The body of `/v1/run`.
+    pub(crate) fn body(self) -> Result<Map<String, Value>, Error> {
         let files = self
             .files
             .iter()
@@ -150,13 +166,7 @@ impl Run {
         body.insert("outputs".into(), outputs.collect::<Result<Vec<_>, Error>>()?.into());
         body.insert("argv".into(), self.arguments.into());
         body.insert("env".into(), json!(self.variables));
-        body.insert("limits".into(), self.limits.into());
-        body.insert("timeout".into(), self.timeout.as_secs_f64().into());
-        let longest = self.server.longest().saturating_add(self.timeout);
-        let server = self.server.deadline(longest);
-        let answer: Answer =
-            server.ask(server.call(Method::POST, "/v1/run").json(&body.into()), LONGEST).await?;
-        answer.output()
+        Ok(body)
     }
 }
 
