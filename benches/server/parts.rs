@@ -210,6 +210,25 @@ async fn at_once(server: &Server, clients: usize, lives: usize) -> f64 {
     (clients * lives) as f64 / begun.elapsed().as_secs_f64()
 }
 
+/// Requests of `/v1/run` a second.
+pub(crate) async fn runs(server: &Server, clients: usize, each: usize) -> f64 {
+    let begun = Instant::now();
+    let mut all = JoinSet::new();
+    for _ in 0..clients {
+        let (address, key) = (server.address.clone(), server.key.clone());
+        all.spawn(async move {
+            let mut client = Client::connect(&address, &key).await;
+            for _ in 0..each {
+                client.run_once(&["true"]).await;
+            }
+        });
+    }
+    while let Some(done) = all.join_next().await {
+        done.unwrap();
+    }
+    (clients * each) as f64 / begun.elapsed().as_secs_f64()
+}
+
 /// Commands with a sandbox of their own: by one request each, and by sessions in process.
 async fn run() {
     const AT_ONCE: usize = 16;
@@ -231,21 +250,7 @@ async fn run() {
             done.unwrap();
         }
         let inside = (AT_ONCE * EACH) as f64 / begun.elapsed().as_secs_f64();
-        let begun = Instant::now();
-        let mut all = JoinSet::new();
-        for _ in 0..AT_ONCE {
-            let (address, key) = (server.address.clone(), server.key.clone());
-            all.spawn(async move {
-                let mut client = Client::connect(&address, &key).await;
-                for _ in 0..EACH {
-                    client.run_once(&["true"]).await;
-                }
-            });
-        }
-        while let Some(done) = all.join_next().await {
-            done.unwrap();
-        }
-        let over = (AT_ONCE * EACH) as f64 / begun.elapsed().as_secs_f64();
+        let over = runs(&server, AT_ONCE, EACH).await;
         println!(
             "{round}: /v1/run {over:.0} a second; sessions in process {inside:.0}; {:.2}",
             over / inside

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use async_nats::header::{HeaderMap, NATS_MESSAGE_ID};
 use async_nats::jetstream::{self, Context};
-use tokio::task::JoinSet;
 
 use crate::Server;
-use crate::client::Client;
+use crate::parts::runs;
 
 /// Commands at once, and how many of each.
 const AT_ONCE: usize = 16;
@@ -47,7 +46,7 @@ pub(crate) async fn measure() {
         }
     };
     for round in 0..3 {
-        let over_http = over_http(&server).await;
+        let over_http = runs(&server, AT_ONCE, EACH).await;
         let before = results.get_info().await.unwrap().state.messages;
         let all = before + (AT_ONCE * EACH) as u64;
         let begun = Instant::now();
@@ -62,25 +61,6 @@ pub(crate) async fn measure() {
             over_nats / over_http
         );
     }
-}
-
-/// Commands a second.
-async fn over_http(server: &Server) -> f64 {
-    let begun = Instant::now();
-    let mut all = JoinSet::new();
-    for _ in 0..AT_ONCE {
-        let (address, key) = (server.address.clone(), server.key.clone());
-        all.spawn(async move {
-            let mut client = Client::connect(&address, &key).await;
-            for _ in 0..EACH {
-                client.run_once(&["true"]).await;
-            }
-        });
-    }
-    while let Some(done) = all.join_next().await {
-        done.unwrap();
-    }
-    (AT_ONCE * EACH) as f64 / begun.elapsed().as_secs_f64()
 }
 
 /// Publishes jobs, as clients do: each is known to NATS before it counts as sent.
