@@ -13,7 +13,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -75,6 +75,22 @@ def is_id(text: Any) -> bool:
     (True, False, False)
     """
     return isinstance(text, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,128}", text, re.ASCII) is not None
+
+
+async def _each(call: Callable[[T], Coroutine[Any, Any, None]], items: Iterable[T]) -> None:
+    """Calls it with each, many at once. If one fails, or this is cancelled, so are the others."""
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(item: T) -> None:
+        async with turns:
+            await call(item)
+
+    tasks = [asyncio.ensure_future(one(item)) for item in items]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 class Jobs:
@@ -152,18 +168,7 @@ class Jobs:
             raise
 
     async def _publish_all(self, jobs: list[Job], bodies: list[bytes]) -> None:
-        turns = asyncio.Semaphore(_AT_ONCE)
-
-        async def publish(job: Job, body: bytes) -> None:
-            async with turns:
-                await self._publish(job, body)
-
-        tasks = [asyncio.ensure_future(publish(job, body)) for job, body in zip(jobs, bodies, strict=True)]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+        await _each(lambda pair: self._publish(*pair), zip(jobs, bodies, strict=True))
 
     async def _publish(self, job: Job, body: bytes) -> None:
         """Publishes a job until NATS has it: to do it again is safe, as it has an id."""
@@ -191,13 +196,7 @@ class Jobs:
         """Looks for results of which nobody has told."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            turns = asyncio.Semaphore(_AT_ONCE)
-
-            async def find(name: str, turns: asyncio.Semaphore = turns) -> None:
-                async with turns:
-                    await self._find(name)
-
-            await asyncio.gather(*map(find, list(self._waiting)))
+            await _each(self._find, list(self._waiting))
 
     async def _find(self, name: str) -> None:
         arrived = self._waiting.get(name)
@@ -261,17 +260,12 @@ class Jobs:
             self._call(self._cancel(names))
 
     async def _cancel(self, names: list[str]) -> None:
-        turns = asyncio.Semaphore(_AT_ONCE)
-
         async def cancel(name: str) -> None:
-            async with turns:
-                try:
-                    await self._cancelled.put(name, b"")
-                except (self._nats.errors.Error, asyncio.TimeoutError, OSError):
-                    # Without NATS nobody can be told; the job has its timeout.
-                    return
+            # Without NATS nobody can be told; the job has its timeout.
+            with contextlib.suppress(self._nats.errors.Error, asyncio.TimeoutError, OSError):
+                await self._cancelled.put(name, b"")
 
-        await asyncio.gather(*map(cancel, names))
+        await _each(cancel, names)
 
     def forget(self, jobs: Iterable[Job]) -> None:
         """Nobody waits for these any more."""
