@@ -15,8 +15,9 @@ from typing import Any
 from kennel import _calls, _connect, _connection, _http, _launch, _wire
 from kennel._calls import DEVNULL, PIPE, STDOUT, File
 from kennel._connect import Refused, decoded, encoded, malformed, number_of, text_of
-from kennel._remote import SHORT_SECONDS, Sandbox
+from kennel._remote import SHORT_SECONDS, Sandbox, contents
 from kennel.errors import Error, PolicyError, SessionError, SessionLost
+from kennel.results import Completed
 
 MOST_KEPT = 64 << 20
 """Bytes that `run` keeps of each stream, as a session does."""
@@ -258,6 +259,37 @@ def _signal_of(word: str) -> int:
         return _SIGNALS.get(word) or (int(word) if word.isdecimal() else int(signal.Signals[word]))
     except (KeyError, ValueError):
         raise malformed() from None
+
+
+def ran(
+    answer: Mapping[str, Any],
+    args: Any,
+    *,
+    encoding: tuple[str, str] | None,
+    timeout: float | None,
+    check: bool,
+    truncate: bool,
+    cwd: Any,
+) -> Completed[Any]:
+    """What `Session.run` returns, with the files, of an answer of `/v1/run`."""
+    report = answer.get("report")
+    number = number_of(report, "signal") if isinstance(report, dict) and report.get("signal") else 0
+    end, told = ended(number_of(report, "exit_code"), number, report or {})
+    done = _calls.completed(
+        args,
+        end,
+        told,
+        contents(answer.get("stdout")),
+        contents(answer.get("stderr")),
+        encoding=encoding,
+        timeout=timeout,
+        check=check,
+        truncate=truncate,
+        cwd=cwd,
+    )
+    files = answer.get("files") or ()
+    done.files = {text_of(file, "path"): contents(file.get("content")) for file in files}
+    return done
 
 
 def ended(

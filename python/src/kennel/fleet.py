@@ -182,29 +182,16 @@ def _result(job: Job, found: Found, decode: tuple[str, str] | None, truncate: bo
         why = line.get("error") or "no reason is known"
         return failed(JobDead(f"job {job.id}: {why}", history=line.get("history") or [], status=line.get("status")))
     try:
-        done = _completed(job, found.answer, decode, truncate)
+        # A command whose time was over has a status, and `outcome.ended`.
+        done = _remote_command.ran(
+            found.answer,
+            job.body["argv"],
+            encoding=decode,
+            timeout=None,
+            check=False,
+            truncate=truncate,
+            cwd=job.body.get("cwd"),
+        )
     except Error as error:
         return failed(error)
     return JobResult(job.index, job.id, deliveries, worker, None, done)
-
-
-def _completed(job: Job, answer: dict[str, Any], decode: tuple[str, str] | None, truncate: bool) -> Completed[Any]:
-    """What `Session.run` returns. A command whose time was over has a status, and `outcome.ended`."""
-    report = answer.get("report")
-    number = _connect.number_of(report, "signal") if isinstance(report, dict) and report.get("signal") else 0
-    end, told = _remote_command.ended(_connect.number_of(report, "exit_code"), number, report or {})
-    done = _calls.completed(
-        job.body["argv"],
-        end,
-        told,
-        _remote.contents(answer.get("stdout")),
-        _remote.contents(answer.get("stderr")),
-        encoding=decode,
-        timeout=None,
-        check=False,
-        truncate=truncate,
-        cwd=job.body.get("cwd"),
-    )
-    files = answer.get("files") or ()
-    done.files = {_connect.text_of(file, "path"): _remote.contents(file.get("content")) for file in files}
-    return done

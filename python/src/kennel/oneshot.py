@@ -146,7 +146,7 @@ def remote_run(
     >>> remote_run(url, ["wc", "-c", "a"], files={"a": b"abc"}, text=True).stdout  # doctest: +SKIP
     '3 a\\n'
     """
-    from kennel import _connect, _http, _remote, _remote_command
+    from kennel import _http, _remote, _remote_command
 
     decode = _calls.encoding_of(text, encoding, errors)
     words, directory, variables = _remote.words_of(args, shell, cwd, env)
@@ -169,25 +169,7 @@ def remote_run(
         answer = _remote.admitted(server, "/v1/run", key, body, seconds=start_timeout, late=timeout, longest=longest)
     finally:
         server.close()
-    report = answer.get("report")
-    number = _connect.number_of(report, "signal") if isinstance(report, dict) and report.get("signal") else 0
-    end, told = _remote_command.ended(_connect.number_of(report, "exit_code"), number, report or {})
-    done = _calls.completed(
-        args,
-        end,
-        told,
-        _remote.contents(answer.get("stdout")),
-        _remote.contents(answer.get("stderr")),
-        encoding=decode,
-        timeout=timeout,
-        check=check,
-        truncate=truncate,
-        cwd=cwd,
-    )
-    for file in answer.get("files") or ():
-        path = _connect.text_of(file, "path")
-        done.files = {**done.files, path: _remote.contents(file.get("content"))}
-    return done
+    return _remote_command.ran(answer, args, encoding=decode, timeout=timeout, check=check, truncate=truncate, cwd=cwd)
 
 
 _ONE = {"isolation": "command"}
