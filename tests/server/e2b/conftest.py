@@ -16,6 +16,21 @@ SERVER = os.environ["KENNEL_SERVER"]
 ROUTED = bool(os.environ.get("KENNEL_ROUTED"))
 
 
+def begin(words: list, place: pathlib.Path) -> tuple[subprocess.Popen, str]:
+    """Starts a server or a router: its process, and where it is."""
+    # A file, and no pipe: hosts outlive the front.
+    with (place / "errors").open("a") as errors:
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True)
+    first = process.stdout.readline()
+    assert first.startswith(("# Kennel serves at", "# Kennel routes at")), (place / "errors").read_text()
+    return process, first.split()[-1]
+
+
+def begin_router(workers: list[str], place: pathlib.Path, address: str = "127.0.0.1:0") -> tuple[subprocess.Popen, str]:
+    """Starts a router before workers."""
+    return begin([SERVER, "route", "--workers", ",".join(workers), "--listen", address], place)
+
+
 class Server:
     """`kennel serve` with a configuration, in a directory of its own."""
 
@@ -32,8 +47,8 @@ class Server:
     def start(self, address: str | None = None) -> None:
         words = [SERVER, "serve", "--config", self.config, "--state", self.state]
         words += ["--listen", address] if address else []
-        self.process = self.begin(words)
-        self.url = self.worker = self.place_of(self.process)
+        self.process, self.url = begin(words, self.place)
+        self.worker = self.url
         self.environment = {}
         if "tokens" not in self.config.read_text():
             lines = [self.process.stdout.readline() for _ in range(3)]
@@ -48,21 +63,9 @@ class Server:
         self.before = self.before or {name: os.environ.get(name) for name in self.environment}
         os.environ.update(self.environment)
 
-    def begin(self, words: list) -> subprocess.Popen:
-        # A file, and no pipe: hosts outlive the front.
-        errors = (self.place / "errors").open("a")
-        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True)
-
-    def place_of(self, process: subprocess.Popen) -> str:
-        first = process.stdout.readline()
-        assert first.startswith(("# Kennel serves at", "# Kennel routes at")), (self.place / "errors").read_text()
-        return first.split()[-1]
-
     def route(self) -> None:
         """Puts a router before it."""
-        words = [SERVER, "route", "--workers", self.worker, "--listen", "127.0.0.1:0"]
-        self.router = self.begin(words)
-        self.routed = self.place_of(self.router)
+        self.router, self.routed = begin_router([self.worker], self.place)
 
     @property
     def address(self) -> str:

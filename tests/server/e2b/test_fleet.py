@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 
-from conftest import SERVER, Server, wait_until
+from conftest import Server, begin_router, wait_until
 from load import SANDBOXES, SECONDS, Killed, Program, judge
 
 KEY = "key-of-the-fleet"
@@ -43,12 +43,7 @@ class Router:
 
     def start(self) -> None:
         address = self.url.removeprefix("http://") or "127.0.0.1:0"
-        words = [SERVER, "route", "--listen", address, "--workers", ",".join(worker.url for worker in self.workers)]
-        with (self.place / "errors").open("a") as errors:
-            self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True)
-        first = self.process.stdout.readline()
-        assert "http://" in first, (self.place / "errors").read_text()
-        self.url = first.split()[-1]
+        self.process, self.url = begin_router([worker.url for worker in self.workers], self.place, address)
 
     def kill(self) -> None:
         self.process.kill()
