@@ -165,10 +165,15 @@ impl Config {
         let state = StateDirectory(state);
         let nats = file.nats.check(serve.nats.as_deref(), &directory);
         let nats = nats.map_err(|(key, reason)| about(key, reason))?;
+        let in_directory = |path: PathBuf| directory.join(path);
+        let tls = file.tls.map(|files| TlsFiles {
+            certificate: in_directory(files.certificate),
+            key: in_directory(files.key),
+        });
         let secrets = secrets([
             serve.config.clone(),
             tokens.clone(),
-            file.tls.as_ref().map(|tls| directory.join(&tls.key)),
+            tls.as_ref().map(|files| files.key.clone()),
             nats.as_ref().and_then(|nats| nats.credentials.clone()),
             nats.as_ref().and_then(|nats| nats.token_file.clone()),
         ]);
@@ -186,7 +191,6 @@ impl Config {
             let reason = "it is missing: jobs count against a token of yours, such as token = \"jobs\"";
             return Err(about("nats.token", reason.into()));
         }
-        let in_directory = |path: PathBuf| directory.join(path);
         Ok(Self {
             listen,
             state,
@@ -194,10 +198,7 @@ impl Config {
             hosts: file.hosts,
             domain: file.domain.map(|domain| domain.to_ascii_lowercase()),
             tokens,
-            tls: file.tls.map(|files| TlsFiles {
-                certificate: in_directory(files.certificate),
-                key: in_directory(files.key),
-            }),
+            tls,
             sandboxes: file.sandboxes,
             connections: file.connections,
             queue: file.queue,
