@@ -229,6 +229,15 @@ def test_a_command_of_a_wrong_stream_is_killed_by_its_tag(serve):
     assert killed(server)
 
 
+def test_a_kill_that_meets_the_end_of_a_kept_connection_is_sent_again(serve):
+    answers = [None, answered({})]
+    s, server = remote_of(serve, lambda request: STREAMS["cut"] if request.target.endswith("/Start") else answers.pop(0))
+    with s, pytest.raises(kennel.SessionError):
+        s.run(["true"])
+    assert [request.target for request in server.requests].count("/process.Process/SendSignal") == 2
+    assert not answers
+
+
 def test_a_command_whose_start_was_not_answered_is_killed_once_it_is_there(serve):
     turns = iter([answered({"code": "not_found", "message": "not yet"}, "404 Not Found"), answered({})])
     s, server = remote_of(serve, lambda request: None if request.target.endswith("/Start") else next(turns))

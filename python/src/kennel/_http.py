@@ -40,6 +40,9 @@ _IDLE_SECONDS = 4.0
 
 _MOST_KEPT = 8
 
+_ARRIVE_TWICE = ("GET", "DELETE")
+"""Idempotent methods that are used here (RFC 9110, 9.2.2): a kept connection may end while one is sent."""
+
 Body = bytes | Iterable[bytes] | None
 
 
@@ -275,8 +278,10 @@ class Server:
         """Sends a request, and waits for the head of its answer.
 
         `seconds` is the time until the end of the answer, `silence` that of one wait. The request leaves this process once,
-        and `again` times more if it gets no answer: for requests that may arrive twice.
+        and `again` times more if it gets no answer: for requests that may arrive twice. `GET` and `DELETE` always may.
         """
+        if method in _ARRIVE_TWICE:
+            again = max(again, 1)
         until = None if seconds is None else time.monotonic() + seconds
         while True:
             connection = self._connection()

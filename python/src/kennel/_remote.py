@@ -53,9 +53,9 @@ class Sandbox:
         """Asks the sandbox. `keys` are those of `Server.ask`."""
         return self.server.ask(method, target, self._inside | dict(headers), body, **keys)
 
-    def call(self, name: str, message: Any, path: str | None = None, seconds: float = _http.SECONDS) -> dict[str, Any]:
-        """A call of one message and one answer. `path` is what an error names."""
-        with self.inside("POST", f"/{name}", JSON, json.dumps(message).encode(), seconds=seconds) as answer:
+    def call(self, name: str, message: Any, path: str | None = None, **keys: Any) -> dict[str, Any]:
+        """A call of one message and one answer. `path` is what an error names, `keys` are those of `Server.ask`."""
+        with self.inside("POST", f"/{name}", JSON, json.dumps(message).encode(), **keys) as answer:
             if answer.status != 200:
                 raise self.refused(answer, path)
             return _connect.parsed(answer.whole())

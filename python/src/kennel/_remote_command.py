@@ -241,7 +241,7 @@ class Command:
             time.sleep(pause)
             try:
                 # With a name for what is missing, 404 is not about the sandbox.
-                self._sandbox.call("process.Process/SendSignal", message, self._tag, SHORT_SECONDS)
+                self._sandbox.call("process.Process/SendSignal", message, self._tag, seconds=SHORT_SECONDS, again=1)
                 return
             except FileNotFoundError:
                 continue
