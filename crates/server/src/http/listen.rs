@@ -155,18 +155,16 @@ impl Listener {
                 place: Place(Arc::new(place)),
                 stopped: stopped.clone(),
             };
-            let tls = self.tls.clone();
-            tokio::spawn(async move {
-                match (stream, tls) {
-                    (Accepted::Unix(stream), _) => connection.serve(stream).await,
-                    (Accepted::Tcp(stream), None) => connection.serve(stream).await,
-                    (Accepted::Tcp(stream), Some(tls)) => {
-                        if let Ok(Ok(stream)) = timeout(HEAD, tls.accept(stream)).await {
-                            connection.serve(stream).await;
-                        }
+            // Tasks of their own, as one for all would have the size of that with TLS.
+            match (stream, self.tls.clone()) {
+                (Accepted::Unix(stream), _) => tokio::spawn(connection.serve(stream)),
+                (Accepted::Tcp(stream), None) => tokio::spawn(connection.serve(stream)),
+                (Accepted::Tcp(stream), Some(tls)) => tokio::spawn(async move {
+                    if let Ok(Ok(stream)) = timeout(HEAD, tls.accept(stream)).await {
+                        connection.serve(stream).await;
                     }
-                }
-            });
+                }),
+            };
         }
         let connections = self.connections;
         drop(self);

@@ -164,7 +164,8 @@ impl Answer for Router {
                 self.pass_to(&id, request, || Failure::gone(Some(Reason::SessionLost))).await
             }
             Target::Unknown => Err(Failure::gone(None)),
-            Target::Own => self.control(request).await,
+            // Boxed, as each open stream keeps what the largest answer takes.
+            Target::Own => Box::pin(self.control(request)).await,
         };
         answer.unwrap_or_else(Failure::into_response)
     }
