@@ -71,7 +71,11 @@ impl Client {
 
     /// A request for a command by bash, as E2B's clients send it.
     pub(crate) fn start(made: &Made, command: &str) -> Request<Body> {
-        let process = serde_json::json!({ "cmd": "/bin/bash", "args": ["-l", "-c", command] });
+        Self::start_words(made, &["/bin/bash", "-l", "-c", command])
+    }
+
+    fn start_words(made: &Made, words: &[&str]) -> Request<Body> {
+        let process = serde_json::json!({ "cmd": words[0], "args": words[1..] });
         let json = serde_json::json!({ "process": process, "stdin": false }).to_string();
         let mut frame = vec![0];
         frame.extend(u32::try_from(json.len()).unwrap().to_be_bytes());
@@ -102,6 +106,21 @@ impl Client {
         let mut body = response.into_body();
         body.frame().await.unwrap().unwrap();
         body
+    }
+
+    /// Runs a command, and returns when its first output is there.
+    pub(crate) async fn first_output(&mut self, made: &Made, words: &[&str]) -> hyper::body::Incoming {
+        self.sender.ready().await.unwrap();
+        let response = self.sender.send_request(Self::start_words(made, words)).await.unwrap();
+        let mut body = response.into_body();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.unwrap();
+            let is_output = |data: &Bytes| data.windows(8).any(|part| part == b"\"stdout\"");
+            if frame.data_ref().is_some_and(is_output) {
+                return body;
+            }
+        }
+        panic!("{words:?} wrote nothing");
     }
 
     /// Another stream of a command that runs, after its first event.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use async_nats::header::{HeaderMap, NATS_MESSAGE_ID};
 use async_nats::jetstream::{self, Context};
 
-use crate::Server;
 use crate::parts::runs;
+use crate::{Server, processor_time};
 
 /// Commands at once, and how many of each.
 const AT_ONCE: usize = 16;
@@ -30,7 +30,7 @@ pub(crate) async fn measure() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut command = Command::new("nats-server");
     command.args(["-js", "-a", "127.0.0.1", "-p", &port.to_string(), "-sd"]).arg(place.path());
-    let _nats = Nats(command.stderr(Stdio::null()).spawn().unwrap());
+    let nats = Nats(command.stderr(Stdio::null()).spawn().unwrap());
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -49,6 +49,7 @@ pub(crate) async fn measure() {
         let over_http = runs(&server, AT_ONCE, EACH).await;
         let before = results.get_info().await.unwrap().state.messages;
         let all = before + (AT_ONCE * EACH) as u64;
+        let used = processor_time(nats.0.id());
         let begun = Instant::now();
         publish(&context, round).await;
         let published = begun.elapsed();
@@ -56,8 +57,10 @@ pub(crate) async fn measure() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let over_nats = (AT_ONCE * EACH) as f64 / begun.elapsed().as_secs_f64();
+        let used = (processor_time(nats.0.id()) - used).as_secs_f64() * 1000.0 / (AT_ONCE * EACH) as f64;
         println!(
-            "{round}: jobs through NATS {over_nats:.0} a second (sent in {published:.0?}); /v1/run {over_http:.0}; {:.2}",
+            "{round}: jobs through NATS {over_nats:.0} a second (sent in {published:.0?}); /v1/run {over_http:.0}; {:.2}; \
+             processor time of NATS for a job {used:.2} ms",
             over_nats / over_http
         );
     }

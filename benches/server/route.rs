@@ -4,9 +4,11 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::Server;
+use http_body_util::BodyExt;
+
 use crate::client::Client;
 use crate::parts::Times;
+use crate::{Server, processor_time};
 
 /// Streams that only are open.
 const STREAMS: usize = 4000;
@@ -51,6 +53,7 @@ pub(crate) async fn route() {
     let mut routed = Client::connect(&router.address, &server.key).await;
     let made = direct.create().await;
     let [mut health, mut health_routed, mut run, mut run_routed] = [(); 4].map(|()| Times::default());
+    let used = processor_time(router.process.id());
     for round in 0..2020 {
         for (client, health, run) in
             [(&mut direct, &mut health, &mut run), (&mut routed, &mut health_routed, &mut run_routed)]
@@ -68,6 +71,7 @@ pub(crate) async fn route() {
             }
         }
     }
+    let used = processor_time(router.process.id()) - used;
     health.print("health of the sandbox");
     health_routed.print("the same through the router");
     run.print("bash -c true");
@@ -75,20 +79,7 @@ pub(crate) async fn route() {
     let added = |with: &Times, without: &Times| (with.percentile(50) - without.percentile(50)) * 1000.0;
     println!("the router adds to a request, p50: {:.0} µs", added(&health_routed, &health));
     println!("and to a command with its stream: {:.0} µs", added(&run_routed, &run));
-
-    let [mut first, mut first_routed] = [(); 2].map(|()| Times::default());
-    for round in 0..220 {
-        for (client, first) in [(&mut direct, &mut first), (&mut routed, &mut first_routed)] {
-            let begun = Instant::now();
-            let made = client.create().await;
-            client.run(&made, "echo").await;
-            let time = begun.elapsed();
-            client.kill(&made).await;
-            (round >= 20).then(|| first.add(time));
-        }
-    }
-    first.print("create to the end of the first command");
-    first_routed.print("the same through the router");
+    println!("its processor time for a request: {:.0} µs", used.as_secs_f64() * 1e6 / f64::from(2020 + 505));
 
     // One command, of which all are streams: its number is 1.
     let mut of_command = Client::connect(&server.address, &server.key).await;
@@ -104,4 +95,34 @@ pub(crate) async fn route() {
     let each = router.memory().saturating_sub(before) as f64 / STREAMS as f64 / 1024.0;
     println!("{STREAMS} open streams through the router: {each:.1} KiB of its memory each");
     drop((open, output));
+    first_output().await;
+}
+
+/// From the request for a sandbox to the first output of its first command: in a loop, or ten a second with
+/// some prepared.
+async fn first_output() {
+    for (config, pause) in [("", Duration::ZERO), ("template.base.ready = 4", Duration::from_millis(90))] {
+        println!("{}", if config.is_empty() { "nothing prepared" } else { "4 prepared, ten a second" });
+        let server = Server::start(config);
+        let router = Router::before(&server);
+        let mut direct = Client::connect(&server.address, &server.key).await;
+        let mut routed = Client::connect(&router.address, &server.key).await;
+        for words in [&["/bin/bash", "-l", "-c", "echo 1"][..], &["/bin/echo", "1"]] {
+            let [mut first, mut first_routed] = [(); 2].map(|()| Times::default());
+            for round in 0..120 {
+                for (client, first) in [(&mut direct, &mut first), (&mut routed, &mut first_routed)] {
+                    tokio::time::sleep(pause).await;
+                    let begun = Instant::now();
+                    let made = client.create().await;
+                    let rest = client.first_output(&made, words).await;
+                    let time = begun.elapsed();
+                    rest.collect().await.unwrap();
+                    client.kill(&made).await;
+                    (round >= 20).then(|| first.add(time));
+                }
+            }
+            first.print(&format!("create to the first output of {}", words[0]));
+            first_routed.print("the same through the router");
+        }
+    }
 }

@@ -44,6 +44,9 @@ const MOST_KEYS: usize = 50_000;
 /// not used for that long has no ready worker.
 const LOOK: Duration = Duration::from_secs(4);
 
+/// How long after a creation the next sandbox is prepared: a first command has ended by then.
+const FILL_AFTER: Duration = Duration::from_millis(25);
+
 /// News that a front may be behind.
 const NEWS: usize = 4096;
 
@@ -213,10 +216,12 @@ impl Sandboxes {
         self.fill();
     }
 
-    /// Prepares what is missing, one after the other, beside everything else.
+    /// Prepares what is missing, one after the other, beside everything else. Whoever has just taken one gets
+    /// the processors for a first command.
     fn fill(self: &Arc<Self>) {
         let host = Arc::clone(self);
         tokio::spawn(async move {
+            sleep(FILL_AFTER).await;
             loop {
                 let missing = host.lock().ready.missing();
                 let Some(making) = missing else { return };
