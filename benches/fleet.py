@@ -3,8 +3,8 @@
 
     benches/fleet.py [--workers 1000] [--sandboxes 1000000] [--routers 10]
 
-It asks what is full first: the placement of sandboxes by numbers that are old, routers, lists, or the queue. The figures that
-it takes are those of `cargo bench --package kennel-server`, in docs/fleet.md.
+It asks what is full first: the placement of sandboxes by numbers that are old, routers, lists, or the queue. The figures
+that it takes are those of `cargo bench --package kennel-server`; docs/fleet.md has its answers.
 """
 
 from __future__ import annotations
@@ -81,13 +81,15 @@ class Fleet:
         done = Placement()
         ticks = round(ROOM_SECONDS / STEP_SECONDS)
         each_step = fill * self._slots * len(self._load) / life * STEP_SECONDS
-        owed = 0.0
+        owed = over = 0.0
         for tick in range(int(seconds / STEP_SECONDS)):
             for number, table in enumerate(self._tables):
                 # Routers do not ask at the same moment.
                 if (tick + number * ticks // len(self._tables)) % ticks == 0:
                     table[:] = self._load
-            self._end(round(sum(self._load) * STEP_SECONDS / life))
+            over += sum(self._load) * STEP_SECONDS / life
+            self._end(int(over))
+            over %= 1
             owed += each_step
             while owed >= 1:
                 owed -= 1
@@ -125,8 +127,9 @@ def main() -> None:
     rate = options.sandboxes / options.life
     print(f"{options.workers} workers, {options.sandboxes} sandboxes of {options.life:g} s, {options.routers} routers")
 
+    each = rate / options.workers
     print("\nA worker:")
-    print(f"  {rate / options.workers:.1f} creations a second: {rate / options.workers * options.life_ms / 1000:.2f} processors")
+    print(f"  {each:.1f} creations a second: {each * options.life_ms / 1000:.2f} processors")
     print(f"  {slots} idle sandboxes: {slots * options.idle_kib / 2**20:.2f} GiB")
 
     print(f"\nPlacement, {rate:.0f} creations a second, by numbers up to {ROOM_SECONDS:g} s old:")
@@ -146,12 +149,14 @@ def main() -> None:
     print(f"  passes on {1e6 / options.request_us:.0f} requests a second with a processor")
     print(f"\nRouters in all, for {requests:.0f} requests a second and {streams:.0f} open streams:")
     print(f"  processors for requests: {requests * options.request_us / 1e6:.1f}")
-    print(f"  routers for the connections: {math.ceil(streams / CONNECTIONS)}, with {streams * options.stream_kib / 2**20:.1f} GiB")
+    memory = streams * options.stream_kib / 2**20
+    print(f"  routers for the connections: {math.ceil(streams / CONNECTIONS)}, with {memory:.1f} GiB")
 
+    pages = math.ceil(options.sandboxes / PAGE)
     page = options.workers * min(PAGE, slots) * options.listed_bytes
     print("\nLists:")
-    print(f"  a page of {PAGE}: {options.workers} requests, of which {page / 2**20:.0f} MiB come, for {PAGE * options.listed_bytes / 1024:.0f} KiB")
-    print(f"  all pages: {math.ceil(options.sandboxes / PAGE)}, so {options.sandboxes / PAGE * page / 2**40:.1f} TiB from workers")
+    print(f"  a page of {PAGE}: {options.workers} requests, and {page / 2**20:.0f} MiB from workers")
+    print(f"  all {pages} pages: {pages * page / 2**40:.2f} TiB from workers")
 
     print(f"\nThe queue, if each of the {rate:.0f} creations a second were a job:")
     print(f"  a processor of NATS takes {1000 / options.job_ms:.0f}, so {rate * options.job_ms / 1000:.1f} processors")
