@@ -120,10 +120,7 @@ fn quotas_hold_and_say_whose_they_are() {
     assert!(answer.message().contains("60 s"), "{}", answer.message());
 
     // One command that runs is as many as there may be.
-    let mut stream = server.connect();
-    let headers =
-        [("x-access-token", &*again.token), ("e2b-sandbox-id", &*again.id), ("content-type", STREAM)];
-    crate::server::send(&mut stream, "POST", "/process.Process/Start", &headers, &start("sleep 60"));
+    let _stream = server.begin(&again, "sleep 60");
     wait_until("the second command is refused", || {
         let answer = server.of(&again, "POST", "/process.Process/Start", STREAM, &start("true"));
         answer.status == 429 && answer.message() == "token me: 1 commands run, which is its limit"

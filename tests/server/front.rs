@@ -3,7 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::server::{Server, token, wait_until};
@@ -52,6 +53,20 @@ fn a_client_that_goes_away_leaves_no_sandbox() {
         assert!(matches!(status, 204 | 404), "{status}");
     }
     wait_until("nothing is left", || left() == 0);
+}
+
+#[test]
+fn a_host_that_just_begins_ends_with_its_front() {
+    for pause in 0..12 {
+        let mut server = Server::start("hosts = 1");
+        for pid in hosts(&server) {
+            kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        }
+        thread::sleep(Duration::from_millis(pause * 8));
+        server.signal(Signal::SIGTERM);
+        wait_until("the front has ended", || server.has_ended());
+        wait_until("its host has ended", || hosts(&server).is_empty());
+    }
 }
 
 #[test]

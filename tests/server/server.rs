@@ -213,6 +213,22 @@ impl Client {
         Made::of(&answer)
     }
 
+    /// Starts a command, and returns its stream once it has begun. The one before may still count.
+    pub(crate) fn begin(&self, made: &Made, command: &str) -> TcpStream {
+        let headers =
+            [("x-access-token", &*made.token), ("e2b-sandbox-id", &*made.id), ("content-type", STREAM)];
+        let mut begun = None;
+        wait_until("a command begins", || {
+            let mut stream = self.connect();
+            send(&mut stream, "POST", "/process.Process/Start", &headers, &start(command));
+            let mut status = [0; 12];
+            stream.read_exact(&mut status).unwrap();
+            begun = (&status == b"HTTP/1.1 200").then_some(stream);
+            begun.is_some()
+        });
+        begun.unwrap()
+    }
+
     /// A request for files or commands of a sandbox.
     pub(crate) fn of(&self, made: &Made, method: &str, path: &str, kind: &str, body: &[u8]) -> Answer {
         let headers =
@@ -233,10 +249,15 @@ impl Client {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        let until = Instant::now() + Duration::from_secs(60);
         // On a busy machine, two signals may come as one.
         while let Ok(None) = self.process.try_wait() {
             let _ = kill(self.front, Signal::SIGTERM);
             sleep(Duration::from_millis(100));
+            if Instant::now() > until {
+                let _ = self.process.kill();
+                assert!(std::thread::panicking(), "the server does not end: {}", self.state.display());
+            }
         }
     }
 }

@@ -256,12 +256,15 @@ impl Hosts {
     /// Ends the hosts, and waits until they are gone.
     pub(crate) async fn end(&self) {
         self.ending.send_replace(true);
-        // A host may just be starting: it is told as soon as it can be. Where none has its lock for some
-        // time, none comes.
+        // They hold their locks until their sandboxes are gone. A host may just be starting, also when its
+        // keeper has given it up: it is told as soon as it can be. Where none has its lock for some time,
+        // none comes.
         let mut free = Instant::now();
-        while Arc::strong_count(&self.keepers) > 1 && free.elapsed() < GONE {
+        loop {
             if (0..self.count).any(|index| is_locked(&self.state, index)) {
                 free = Instant::now();
+            } else if Arc::strong_count(&self.keepers) == 1 || free.elapsed() >= GONE {
+                return;
             }
             for index in 0..self.count {
                 let stream = UnixStream::connect(self.state.host_socket(index)).await;
@@ -272,12 +275,6 @@ impl Hosts {
                 });
             }
             sleep(LOOK).await;
-        }
-        // They hold their locks until their sandboxes are gone.
-        for index in 0..self.count {
-            while is_locked(&self.state, index) {
-                sleep(LOOK).await;
-            }
         }
     }
 
