@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
+use crate::streams::open;
+
 /// The key of the token `me`, where there are tokens.
 pub(crate) const KEY: &str = "key-of-me";
 
@@ -215,12 +217,9 @@ impl Client {
 
     /// Starts a command, and returns its stream once it has begun. The one before may still count.
     pub(crate) fn begin(&self, made: &Made, command: &str) -> TcpStream {
-        let headers =
-            [("x-access-token", &*made.token), ("e2b-sandbox-id", &*made.id), ("content-type", STREAM)];
         let mut begun = None;
         wait_until("a command begins", || {
-            let mut stream = self.connect();
-            send(&mut stream, "POST", "/process.Process/Start", &headers, &start(command));
+            let mut stream = open(self, made, "Start", &start(command), &[]);
             let mut status = [0; 12];
             stream.read_exact(&mut status).unwrap();
             begun = (&status == b"HTTP/1.1 200").then_some(stream);
