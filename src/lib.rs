@@ -170,7 +170,7 @@ pub use policy::units::{Size, Span};
 pub use process::output::ChildOutput;
 pub use process::stdio::{ChildStdin, Stdio};
 pub use report::error::Error;
-pub use report::outcome::{Ended, Outcome, Output};
+pub use report::outcome::{Ended, Outcome, Output, Start};
 pub use sys::secret::Secret;
 pub use sys::signal::{Signal, UnknownSignal};
 
@@ -194,6 +194,7 @@ mod linux {
     pub use crate::session::processes::{ProcessState, SessionProcess, SessionProcesses};
     pub use crate::session::sandbox::Sandbox;
     pub use crate::session::shell::{Shell, ShellOutput, Snippet};
+    pub use crate::session::warm::{WarmInterpreter, WarmState};
     pub use crate::session::{Session, SessionBuilder};
 }
 

@@ -38,6 +38,7 @@ use crate::report::enforcement::{Enforcement, Entry};
 use crate::report::error::Error;
 use crate::report::network_failure::NetworkFailure;
 use crate::report::observed::Observed;
+use crate::report::outcome::Start;
 use crate::report::published::PublishedPort;
 use crate::sys;
 
@@ -76,13 +77,20 @@ pub(crate) struct CommandSpec {
     pub(crate) wants_hints: bool,
 }
 
-/// A worker that has received its command.
+/// Somebody inside who has received a command.
 pub(crate) struct HandedOver {
-    pub(crate) worker: ReadyWorker,
-    pub(crate) owner: Owner,
+    pub(crate) to: Taker,
     /// From before the worker had the command: a quick one may be refused something at once.
     pub(crate) refusals: RefusalLogs,
     pub(crate) started_at: Instant,
+}
+
+/// Who has received it.
+pub(crate) enum Taker {
+    /// A worker, which executes it.
+    Worker(ReadyWorker, Owner, Start),
+    /// An interpreter, which becomes it.
+    Interpreter(Box<Running>),
 }
 
 /// Where the command is recorded.
@@ -104,6 +112,8 @@ pub(crate) struct Running {
     pub(crate) spec: CommandSpec,
     pub(crate) enforcement: Enforcement,
     pub(crate) started_at: Instant,
+    /// How its program was started.
+    pub(crate) start: Start,
     /// Whether init has reported that the program runs.
     has_started: bool,
     /// Whether processes of the command live on after its end; `None` until init has reported the end.
@@ -193,7 +203,11 @@ impl Running {
         spec: CommandSpec,
         log: CommandLog,
     ) -> Result<Self, Error> {
-        let HandedOver { worker, owner, refusals, started_at } = handed_over;
+        let HandedOver { to, refusals, started_at } = handed_over;
+        let (worker, owner, start) = match to {
+            Taker::Worker(worker, owner, start) => (worker, owner, start),
+            Taker::Interpreter(running) => return running.become_command(spec, log, refusals, started_at),
+        };
         let own_steps = worker.own.map(|own| own.section.clone());
         let mut enforcement = owner.enforcement(&prepared);
         spec.limit_entries.iter().for_each(|entry| enforcement.put(entry.clone()));
@@ -204,6 +218,7 @@ impl Running {
             enforcement,
             prepared,
             started_at,
+            start,
             has_started: false,
             has_left: None,
             has_terminal: false,
@@ -220,6 +235,44 @@ impl Running {
             running.follow_seccomp(listener)?;
         }
         Ok(running)
+    }
+
+    /// Makes an interpreter that waited for it the command.
+    fn become_command(
+        self,
+        spec: CommandSpec,
+        mut log: CommandLog,
+        refusals: RefusalLogs,
+        started_at: Instant,
+    ) -> Result<Self, Error> {
+        let Self { pidfd, init, prepared, mut enforcement, mut owner, supervisor, log: mut waited, .. } = self;
+        drop(pidfd);
+        waited.exec.record_hand_over();
+        if let Owner::Session(session) = &mut owner {
+            session.becomes_command();
+        }
+        spec.limit_entries.iter().for_each(|entry| enforcement.put(entry.clone()));
+        // The runtime that watched it may have ended.
+        let init = sys::watched(init.into_inner(), Interest::READABLE);
+        let init = init.map_err(Error::io("watch the control socket"));
+        Ok(Self {
+            pidfd: None,
+            init: init.inspect_err(|error| log.exec.record_failure(error))?,
+            enforcement,
+            prepared,
+            started_at,
+            start: Start::Warm,
+            has_started: true,
+            has_left: None,
+            has_terminal: false,
+            is_last: AtomicBool::new(false),
+            stop: Stop { flood: spec.limits.output_ends.then(Arc::default), ..Stop::default() },
+            spec,
+            refusals,
+            owner,
+            log,
+            supervisor,
+        })
     }
 
     /// Answers for the seccomp filter of the command.

@@ -56,22 +56,18 @@ def take_link():
 
 
 def import_modules(modules):
-    """Imports them as a program would. What they print would be missing later."""
+    """Imports them as a program would. Kennel looks at what they print: it would be missing later."""
     for module in modules:
         try:
             __import__(module)
         except BaseException as error:
             kind = type(error).__name__
             raise Refused("import %s: %s: %s" % (module, kind, error)) from None
-    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+    for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (AttributeError, OSError, ValueError):
             pass
-        size = os.fstat(number).st_size
-        if size:
-            said = os.pread(number, 200, 0).decode(errors="replace").splitlines()
-            raise Refused("the import of %s prints: %s" % (", ".join(modules), said[0] if said else "an empty line"))
     with open("/proc/self/task/%d/children" % os.getpid()) as children:
         if children.read().strip():
             raise Refused("the import of %s starts processes" % ", ".join(modules))
@@ -123,24 +119,25 @@ def executable_of(candidates):
 
 
 def check(parts, known, is_shared):
-    """Whether this is the program that the command names, as it is on disk now."""
-    directory, script, candidates = parts[0], parts[1], parts[2:]
+    """Whether this is the program that a command names, as it is on disk now. Returns the answer, and its path."""
+    directory, script, *candidates = parts
     path, found = executable_of(candidates)
     own = os.stat("/proc/self/exe")
-    if (found.st_dev, found.st_ino) != (own.st_dev, own.st_ino) or os.path.dirname(path) != os.path.dirname(sys.executable):
-        raise Refused("it is another program: %s" % path)
+    is_own = (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
+    if not is_own or os.path.dirname(path) != os.path.dirname(sys.executable):
+        raise Refused("it names another interpreter, %s" % path)
     try:
         os.chdir(directory)
     except OSError as error:
         raise Refused("its directory: %s" % error.strerror)
     if script:
         check_script(script)
-    for path, before in known.items():
-        if stamp(path) != before:
-            return "s%s has changed" % path
+    for place, before in known.items():
+        if stamp(place) != before:
+            return "s%s has changed" % place, path
     if is_shared and is_traced():
-        return "sanother process traces the interpreter"
-    return "y"
+        return "sanother process traced the interpreter", path
+    return "y", path
 
 
 def is_traced():
@@ -166,32 +163,33 @@ def check_script(script):
 class Program:
     """What the command runs: `kind` is "c", "m", "s" (a script) or "-"; `operand` is its index in the arguments."""
 
-    def __init__(self, parts):
-        (self.kind, operand, self.flags, self.path, count), rest = parts[:5], parts[5:]
-        self.arguments = [os.fsdecode(part) for part in rest[: int(count)]]
-        self.raw_arguments, self.variables = rest[: int(count)], rest[int(count) :]
-        self.kind, self.flags = self.kind.decode(), self.flags.decode()
-        self.operand, self.path = int(operand), os.fsdecode(self.path)
-        after = self.arguments[self.operand + 1 :]
-        own = {"c": "-c", "m": "-m"}.get(self.kind)
-        self.text = self.arguments[self.operand] if self.operand < len(self.arguments) else ""
-        if self.kind in "cm" and self.text.startswith("-"):
-            # `-cTEXT`: the option and its operand are one argument.
-            self.text = self.text[self.text.index(self.kind) + 1 :]
-        self.argv = [own if own else self.text] + after
+    def __init__(self, form, path, words):
+        kind, operand, skip, flags = form
+        self.kind, self.flags, self.path = kind, flags, path
+        count = int(words[0])
+        self.raw_arguments, self.variables = words[1 : count + 1], words[count + 1 :]
+        self.arguments = [os.fsdecode(argument) for argument in self.raw_arguments]
+        operand = int(operand)
+        # `-cTEXT`: the option and its text are one argument.
+        self.text = "".join(self.arguments[operand : operand + 1])[int(skip) :]
+        self.argv = [{"c": "-c", "m": "-m"}.get(kind, self.text)] + self.arguments[operand + 1 :]
 
 
 def receive(link, known, is_shared):
-    """Answers questions until the command comes. Returns its descriptors: three streams, and a file with what it says."""
+    """Answers questions until the command comes. Returns its form, its path, and its descriptors: three streams, and a file
+    with its words."""
+    form = path = None
     while True:
         data, ancillary, _, _ = link.recvmsg(LONGEST, 256, _socket.MSG_CMSG_CLOEXEC)
         if not data:
             os._exit(0)
-        if data[:1] == b"!":
+        if data == b"!":
             handed = ancillary[0][2]
-            return [int.from_bytes(handed[at : at + 4], sys.byteorder) for at in range(0, len(handed), 4)]
+            return form, path, [int.from_bytes(handed[at : at + 4], sys.byteorder) for at in range(0, len(handed), 4)]
+        kind, operand, skip, flags, *parts = [os.fsdecode(part) for part in data[1:].split(b"\0")]
+        form = kind, operand, skip, flags
         try:
-            answer = check([os.fsdecode(part) for part in data[1:].split(b"\0")], known, is_shared)
+            answer, path = check(parts, known, is_shared)
         except Refused as refused:
             answer = "n%s" % refused
         link.send(answer.encode(errors="replace")[:1000])
@@ -429,11 +427,9 @@ def wait():
     except Refused as refused:
         link.send(("f%s" % refused).encode(errors="replace")[:1000])
         os._exit(0)
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    micros = int(used.ru_utime * 1e6), int(used.ru_stime * 1e6)
-    link.send(b"r%d %d %d" % (used.ru_maxrss, *micros))
-    *streams, file = receive(link, stamps(), is_shared)
-    program = Program(read_all(file).split(b"\0"))
+    link.send(b"r%d" % resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    form, path, (*streams, file) = receive(link, stamps(), is_shared)
+    program = Program(form, path, read_all(file).split(b"\0"))
     os.close(file)
     link.close()
     place_streams(streams)
