@@ -245,7 +245,8 @@ impl Running {
         refusals: RefusalLogs,
         started_at: Instant,
     ) -> Result<Self, Error> {
-        let Self { pidfd, init, prepared, mut enforcement, mut owner, supervisor, log: mut waited, .. } = self;
+        let Self { pidfd, init, prepared, mut enforcement, mut owner, supervisor, log: mut waited, .. } =
+            self;
         drop(pidfd);
         waited.exec.record_hand_over();
         if let Owner::Session(session) = &mut owner {

@@ -17,9 +17,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
+use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -221,11 +221,7 @@ impl Interpreters {
     }
 
     /// One that becomes the command.
-    pub(crate) async fn take(
-        &self,
-        zygote: &Zygote,
-        call: &WarmCall<'_>,
-    ) -> Warmth {
+    pub(crate) async fn take(&self, zygote: &Zygote, call: &WarmCall<'_>) -> Warmth {
         let mut executed = Warmth::Other;
         for interpreter in &self.all {
             if !may_be(&interpreter.program, call.request) {
@@ -289,11 +285,7 @@ impl Interpreter {
     }
 
     /// Takes the one that waits, if it becomes this command.
-    async fn take(
-        &self,
-        zygote: &Zygote,
-        call: &WarmCall<'_>,
-    ) -> Result<(Child, OwnedFd), String> {
+    async fn take(&self, zygote: &Zygote, call: &WarmCall<'_>) -> Result<(Child, OwnedFd), String> {
         if let Some(unfit) = call.unfit {
             return Err(unfit.to_owned());
         }

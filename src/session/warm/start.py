@@ -417,6 +417,9 @@ def wait():
     link = take_link()
     del sys.path[0]
     sys.argv = [""]
+    # For who lists processes.
+    title = os.fsencode(sys.executable), ("(waits for a command)" + "".join(" " + module for module in modules)).encode()
+    set_command_line(title, [])
     try:
         if sys.implementation.name != "cpython" or not KNOWN[0] <= sys.version_info[:2] <= KNOWN[1]:
             raise Refused("%s %d.%d is not known to start like this" % (sys.implementation.name, *sys.version_info[:2]))

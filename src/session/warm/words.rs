@@ -84,8 +84,26 @@ impl Form {
 
 /// Variables that Python, its loader, its libraries for numbers or `site` read while they start.
 const AT_START: &[&str] = &[
-    "PYTHON", "LD_", "LC_", "LANG", "LOCPATH", "MALLOC_", "GLIBC_", "HOME=", "TZDIR=", "OMP_", "KMP_",
-    "OPENBLAS_", "GOTO_", "MKL_", "BLIS_", "NUMEXPR_", "NPY_", "NUMPY_", "CUDA_", "VECLIB_",
+    "PYTHON",
+    "LD_",
+    "LC_",
+    "LANG",
+    "LOCPATH",
+    "MALLOC_",
+    "GLIBC_",
+    "HOME=",
+    "TZDIR=",
+    "OMP_",
+    "KMP_",
+    "OPENBLAS_",
+    "GOTO_",
+    "MKL_",
+    "BLIS_",
+    "NUMEXPR_",
+    "NPY_",
+    "NUMPY_",
+    "CUDA_",
+    "VECLIB_",
 ];
 
 /// The variable in which two environments differ in a way that only a start of its own can answer.
