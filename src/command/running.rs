@@ -86,6 +86,7 @@ pub(crate) struct HandedOver {
 }
 
 /// Who has received it.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it moves on at once")]
 pub(crate) enum Taker {
     /// A worker, which executes it.
     Worker(ReadyWorker, Owner, Start),

@@ -13,7 +13,7 @@ impl Policy {
     pub(crate) fn check_warm(&self) -> Result<(), PolicyError> {
         if self.warm.len() > MOST {
             let reason = "a session keeps at most 8 interpreters";
-            return Err(PolicyError::value("warm", &self.warm.len().to_string(), reason));
+            return Err(PolicyError::value("warm", self.warm.len().to_string(), reason));
         }
         for (program, modules) in &self.warm {
             let key = format!("warm.{program}");
@@ -23,7 +23,7 @@ impl Policy {
             }
             if modules.len() > MOST_MODULES {
                 let reason = "an interpreter imports at most 64 modules ahead";
-                return Err(PolicyError::value(&key, &modules.len().to_string(), reason));
+                return Err(PolicyError::value(&key, modules.len().to_string(), reason));
             }
             if let Some(module) = modules.iter().find(|module| !is_module(module)) {
                 let reason = "is no name of a module: names and dots, as after `import`";

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use kennel_helper::client_wire;
 use kennel_helper::client_wire::{
-    ALL_LINES, AS_DATA, Ask, COLD, COLLECTS, IS_QUIET, KEEPS, NAMES_VARIABLES, UNMARKED, VERSION, WANTS_REPORT,
+    ALL_LINES, AS_DATA, Ask, COLD, COLLECTS, IS_QUIET, KEEPS, NAMES_VARIABLES, UNMARKED, VERSION,
+    WANTS_REPORT,
 };
 use kennel_helper::wire::{Cursor, Field};
 use tokio::sync::mpsc::Sender;
