@@ -22,6 +22,7 @@
 //! | many commands, each 1.1 to 1.3 times a bare spawn | [`Session`] |
 //! | a single command | [`Sandbox`] |
 //! | snippets in one shell that keeps its directory, variables and functions | [`Session::shell`] |
+//! | programs of Python whose imports are made ahead | [`Policy::warm`](field@Policy::warm) |
 //! | a fresh session for each of many agents | [`Pool`] |
 //! | commands of a session that another process starts | [`Session::listen`], [`client::Client`], `kennel-exec` |
 //! | programs that a manifest lists, with credentials | [`broker::SpawnPolicy`], [`broker::Manifest`] |
