@@ -101,6 +101,9 @@ def test_a_command_that_it_cannot_become_says_why(warm):
     assert "option" in done.outcome.executed_because
     other = warm.run(["true"]).outcome
     assert (other.started, other.executed_because) == ("exec", None)
+    with pytest.raises(kennel.ProgramNotFoundError) as missing:
+        warm.run(["no-such-program"])
+    assert missing.value.outcome.started is None
 
 
 def test_two_hundred_programs_have_their_own_answers(warm):
@@ -212,6 +215,7 @@ def test_one_command_has_nothing_to_start_ahead(tmp_path):
         asyncio.run(kennel.arun(["true"], warm=WARM))
     file = tmp_path / "policy.toml"
     file.write_text(f'workspace = "{tmp_path}"\nwarm."{PYTHON}" = ["decimal"]\n')
+    # The policy of several sessions may have it.
     for policy in (file, {"warm": WARM}, kennel.Policy(warm=WARM)):
         for done in (
             kennel.run([PYTHON, "-c", IMPORTED], policy=policy),

@@ -125,7 +125,8 @@ class Outcome:
     failure: dict[str, Any] | None = None
     shell: dict[str, Any] | None = None
     started: str | None = None
-    """`exec`, or `warm` if an interpreter that waited became the command. `None`: the session is of an older version."""
+    """`exec`, or `warm` if an interpreter that waited became the command. `None`: nothing ran, or the session is of an older
+    version."""
     executed_because: str | None = None
     """Why the program was executed although the policy has its interpreter in `warm`."""
     message: str = ""
