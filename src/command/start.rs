@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::io::IsTerminal;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -263,7 +264,7 @@ impl Command {
         order: &Order,
     ) -> Result<HandedOver, Error> {
         let generation = ticket.generation;
-        let call = WarmCall { request: &order.request, generation, unfit: self.unfit() };
+        let call = WarmCall { request: &order.request, generation, unfit: self.unfit(order) };
         let warm = if self.is_warm { session.warm(call) } else { None };
         let mut start = Start::default();
         if let Some(warm) = warm {
@@ -290,8 +291,10 @@ impl Command {
     }
 
     /// Why the command is executed, whatever waits for it.
-    fn unfit(&self) -> Option<&'static str> {
+    fn unfit(&self, order: &Order) -> Option<&'static str> {
+        let [input, ..] = &order.streams;
         match () {
+            () if input.command_end.as_fd().is_terminal() => Some("its input is a terminal"),
             () if self.streams.terminal.is_some() => Some("it has a terminal of its own"),
             () if self.bounds.limits.as_ref().is_some_and(is_kept_inside) => Some("it has limits of its own"),
             () if !self.bounds.restrictions.is_empty() => Some("it sees less than the policy grants"),

@@ -372,7 +372,14 @@ impl Waiting {
         let child = command.spawn().await.map_err(failed)?;
         drop(command);
         let mut waiting = Self { child, link, generation: ticket.generation, memory: 0 };
-        let said = waiting.hear().await.ok_or("the interpreter ended while it imported its modules")?;
+        let said = waiting.hear().await;
+        let mut printed = [0; 1000];
+        let length = nix::unistd::read(&noise, &mut printed).unwrap_or_default();
+        let printed = text(printed.get(..length).unwrap_or_default());
+        let Some(said) = said else {
+            let why = printed.lines().last().unwrap_or("nobody knows why");
+            return Err(format!("the interpreter ended before it waited: {why}"));
+        };
         match said.split_first() {
             Some((b'r', kib)) => {
                 waiting.memory = text(kib).parse::<u64>().unwrap_or(u64::MAX).saturating_mul(1024);
@@ -380,10 +387,8 @@ impl Waiting {
             Some((b'f', reason)) => return Err(text(reason)),
             _ => return Err("the interpreter says nonsense".to_owned()),
         }
-        let mut printed = [0; 200];
-        if let Ok(length @ 1..) = nix::unistd::read(&noise, &mut printed) {
-            let printed = text(printed.get(..length).unwrap_or_default());
-            return Err(format!("its imports print: {}", printed.lines().next().unwrap_or_default()));
+        if let Some(line) = printed.lines().next() {
+            return Err(format!("its imports print: {line}"));
         }
         if waiting.memory > MOST_MEMORY {
             let mib = waiting.memory >> 20;

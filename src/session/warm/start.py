@@ -30,7 +30,7 @@ LINK = 900
 # No message of Kennel's is longer; a command comes in a file.
 LONGEST = 1 << 16
 # Those that were tried: what is done here to `sys.flags` and streams is what their C code does.
-KNOWN = ((3, 8), (3, 13))
+KNOWN = ((3, 9), (3, 13))
 
 
 class Refused(Exception):
@@ -306,7 +306,7 @@ def set_system(program):
     """What `sys` says about the command."""
     sys.executable = program.path
     sys.argv = program.argv
-    if hasattr(sys, "orig_argv"):
+    if hasattr(sys, "orig_argv"):  # From 3.10 on.
         sys.orig_argv = program.arguments
     if hasattr(sys, "_base_executable") and sys.prefix == sys.base_prefix:
         sys._base_executable = program.path
@@ -340,7 +340,8 @@ def runner(program):
     """A callable of C and its arguments: it runs the program, and says 0, or -1 after it has printed an exception."""
     flags = ctypes.pointer(Flags(0, sys.version_info[1]))
     if program.kind == "c":
-        flags.contents.flags = PYCF_IGNORE_COOKIE
+        # From 3.10 on, `-c` takes no account of `# -*- coding`.
+        flags.contents.flags = PYCF_IGNORE_COOKIE if sys.version_info >= (3, 10) else 0
         show_lines(program.text + "\n")
         return API.PyRun_SimpleStringFlags, (program.text.encode(), flags)
     if program.kind == "m":
@@ -355,9 +356,7 @@ def runner(program):
 
 
 def absolute(script):
-    """From 3.9 on, the name of a script is made absolute, and nothing else is done to it."""
-    if sys.version_info < (3, 9) or script.startswith("/"):
-        return script
+    """The name of a script is made absolute, and nothing else is done to it."""
     return os.path.join(os.getcwd(), script[2:] if script.startswith("./") else script)
 
 
@@ -430,8 +429,9 @@ def wait():
     except Refused as refused:
         link.send(("f%s" % refused).encode(errors="replace")[:1000])
         os._exit(0)
+    known = stamps()
     link.send(b"r%d" % resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    form, path, (*streams, file) = receive(link, stamps(), is_shared)
+    form, path, (*streams, file) = receive(link, known, is_shared)
     program = Program(form, path, read_all(file).split(b"\0"))
     os.close(file)
     link.close()
@@ -440,6 +440,10 @@ def wait():
     set_command_line(program.raw_arguments, program.variables)
     set_system(program)
     open_streams("u" in program.flags)
+    for finder in sys.path_importer_cache.values():
+        # It knows what was in its directory.
+        if hasattr(finder, "invalidate_caches"):
+            finder.invalidate_caches()
     make_main()
     return hook(program)
 
