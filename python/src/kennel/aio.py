@@ -252,7 +252,7 @@ class AsyncSession(SessionBase):
         return await self._ask(_questions.stats())
 
     async def processes(self) -> builtins.list[Process]:
-        """The processes of the session's commands."""
+        """The processes of the session's commands, with the interpreters that wait for one."""
         return await self._ask(_questions.processes())
 
     async def interpreters(self) -> builtins.list[Interpreter]:

@@ -306,7 +306,7 @@ class Session(SessionBase):
         return now(self._ask(_questions.stats()))
 
     def processes(self) -> builtins.list[Process]:
-        """The processes of the session's commands."""
+        """The processes of the session's commands, with the interpreters that wait for one."""
         return now(self._ask(_questions.processes()))
 
     def interpreters(self) -> builtins.list[Interpreter]:
