@@ -113,6 +113,15 @@ impl RequestBuf {
         self.environment.list().iter()
     }
 
+    /// Whether execve(2) surely takes its arguments and variables: 128 KiB each (`MAX_ARG_STRLEN`), and a part
+    /// of what a stack of usual size allows for all.
+    pub(crate) fn fits_execve(&self) -> bool {
+        const LONGEST: usize = 128 << 10;
+        const MOST: usize = 1 << 20;
+        let lengths = || self.arguments().chain(self.environment()).map(|word| word.count_bytes() + 1);
+        lengths().all(|length| length <= LONGEST) && lengths().sum::<usize>() <= MOST
+    }
+
     /// The number of its arguments, the arguments and the variables, with NUL between them.
     pub(crate) fn words(&self) -> Zeroizing<Vec<u8>> {
         let count = self.arguments.list().count().to_string().into_bytes();

@@ -42,8 +42,8 @@ use crate::sys::{self, locked, packet};
 /// What an interpreter runs.
 const START: &str = include_str!("start.py");
 
-/// Runs `START`, its last argument, in names of its own.
-const STUB: &str = "import sys; exec(sys.argv.pop(), {})";
+/// Runs `START`, which is the first message, in names of its own.
+const STUB: &str = "import os; exec(os.read(0, 65536), {})";
 
 /// How long an interpreter may take to get ready.
 const START_TIME: Duration = Duration::from_secs(60);
@@ -296,6 +296,9 @@ impl Interpreter {
         if let Some(name) = difference_at_start(of_session, request.environment()) {
             return Err(format!("{name} acts at the start of Python"));
         }
+        if !request.fits_execve() {
+            return Err("its arguments are longer than execve(2) takes".to_owned());
+        }
         let question = question(request, &form, &arguments);
         if question.len() > LONGEST_QUESTION {
             return Err("its program, directory or script has too long a name".to_owned());
@@ -366,8 +369,9 @@ impl Waiting {
         let (link, theirs) = socket_pair().map_err(io("make a socket for an interpreter"))?;
         let (noise, output) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(io("make a pipe"))?;
         let copy = output.try_clone().map_err(io("copy a descriptor"))?;
+        packet::send(&link, START.as_bytes(), &[]).map_err(io("write to an interpreter"))?;
         let mut command = Command::new(CommandSource::Session(Arc::clone(&source)), program.as_ref());
-        command.interpreter().current_dir("/").args(["-c", STUB, sharing, modules]).args(programs).arg(START);
+        command.interpreter().current_dir("/").args(["-c", STUB, sharing, modules]).args(programs);
         command.stdin(theirs).stdout(output).stderr(copy);
         let child = command.spawn().await.map_err(failed)?;
         drop(command);

@@ -1,7 +1,7 @@
 # What a waiting Python runs: it imports modules, waits for a command, and becomes that command.
 #
-# Kennel starts it as `python -c STUB … SOURCE`. Its standard input is a socket to Kennel; its output goes nowhere. Messages are
-# bytes, parts are separated by NUL. The program runs where the interpreter's own C code runs a program: below it is no frame
+# Kennel starts it as `python -c STUB …`, and sends this file on the socket that is standard input; output goes nowhere. Messages
+# are bytes, with NUL between their parts. The program runs where the interpreter's own C code runs a program: below it is no frame
 # of Python. So this file ends with an exception, and `sys.excepthook` is a chain of callables of C that runs the program.
 import sys
 
@@ -385,7 +385,7 @@ def make_main():
     old = sys.modules["__main__"].__dict__
     new = type(sys)("__main__")
     new.__dict__.clear()
-    new.__dict__.update((name, value) for name, value in old.items() if name != "sys")
+    new.__dict__.update((name, value) for name, value in old.items() if name != "os")
     if "__annotations__" in old:
         new.__dict__["__annotations__"] = {}
     sys.modules["__main__"] = new

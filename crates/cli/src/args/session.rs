@@ -34,7 +34,8 @@ pub(crate) enum SessionAction {
     },
     /// List what runs in a session.
     ///
-    /// That is every process of its commands, whoever started it, and none of Kennel's own.
+    /// That is every process of its commands, whoever started it, and interpreters that wait for one
+    /// (`--warm`), and none of Kennel's own.
     #[command(after_help = help::PS)]
     Ps {
         /// Its name.
