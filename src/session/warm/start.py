@@ -29,6 +29,8 @@ PR_SET_NAME, PR_SET_MM, PR_SET_MM_MAP = 15, 35, 14
 LINK = 900
 # No message of Kennel's is longer; a command comes in a file.
 LONGEST = 1 << 16
+# Then nothing comes before the libraries on `sys.path`.
+IS_PATH_SAFE = getattr(sys.flags, "safe_path", False)
 # Those that were tried: what is done here to `sys.flags` and streams is what their C code does.
 KNOWN = ((3, 9), (3, 13))
 
@@ -101,6 +103,20 @@ def stamps():
     return {path: stamp(path) for path in paths}
 
 
+def places():
+    """The directory of each module that was imported ahead."""
+    found = {}
+    for name in set(sys.modules) - BEFORE:
+        file = getattr(sys.modules[name], "__file__", None)
+        if "." in name or not isinstance(file, str):
+            continue
+        directory, file = os.path.split(file)
+        if file.startswith("__init__."):
+            directory = os.path.dirname(directory)
+        found[name] = os.path.realpath(directory)
+    return found
+
+
 def executable_of(candidates):
     """The first that execve(2) would take, as execvpe(3) tries them."""
     for path in candidates:
@@ -118,7 +134,7 @@ def executable_of(candidates):
 # A command asks.
 
 
-def check(parts, known, is_shared):
+def check(kind, parts, known, is_shared):
     """Whether this is the program that a command names, as it is on disk now. Returns the answer, and its path."""
     directory, script, *candidates = parts
     path, found = executable_of(candidates)
@@ -130,9 +146,12 @@ def check(parts, known, is_shared):
         os.chdir(directory)
     except OSError as error:
         raise Refused("its directory: %s" % error.strerror)
-    if script:
+    if kind == "s":
         check_script(script)
-    for place, before in known.items():
+    stamps_before, places_before = known
+    if not IS_PATH_SAFE:
+        check_first_place(os.path.dirname(os.path.realpath(script)) if kind == "s" else os.getcwd(), places_before)
+    for place, before in stamps_before.items():
         if stamp(place) != before:
             return "s%s has changed" % place, path
     if is_shared and is_traced():
@@ -143,6 +162,18 @@ def check(parts, known, is_shared):
 def is_traced():
     with open("/proc/self/status") as status:
         return any(line.startswith("TracerPid:") and line.split()[1] != "0" for line in status)
+
+
+def check_first_place(directory, places_before):
+    """The program looks for modules here first: it must not find another one of the same name."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return
+    for name in names:
+        place = places_before.get(name.partition(".")[0], directory)
+        if place != directory:
+            raise Refused("%s has the name of a module that was imported" % os.path.join(directory, name))
 
 
 def check_script(script):
@@ -189,7 +220,7 @@ def receive(link, known, is_shared):
         kind, operand, skip, flags, *parts = [os.fsdecode(part) for part in data[1:].split(b"\0")]
         form = kind, operand, skip, flags
         try:
-            answer, path = check(parts, known, is_shared)
+            answer, path = check(kind, parts, known, is_shared)
         except Refused as refused:
             answer = "n%s" % refused
         link.send(answer.encode(errors="replace")[:1000])
@@ -310,7 +341,9 @@ def set_system(program):
         sys.orig_argv = program.arguments
     if hasattr(sys, "_base_executable") and sys.prefix == sys.base_prefix:
         sys._base_executable = program.path
-    if program.kind == "s":
+    if IS_PATH_SAFE:
+        pass
+    elif program.kind == "s":
         sys.path.insert(0, os.path.dirname(os.path.realpath(program.text)))
     elif program.kind == "m":
         sys.path.insert(0, os.getcwd())
@@ -414,7 +447,8 @@ def wait():
     """Gets ready, and returns the hook that runs the program."""
     is_shared, modules, candidates = sys.argv[1] == "shared", sys.argv[2].split(",") if sys.argv[2] else [], sys.argv[3:]
     link = take_link()
-    del sys.path[0]
+    if not IS_PATH_SAFE:
+        del sys.path[0]
     sys.argv = [""]
     # For who lists processes.
     title = os.fsencode(sys.executable), ("(waits for a command)" + "".join(" " + module for module in modules)).encode()
@@ -429,7 +463,7 @@ def wait():
     except Refused as refused:
         link.send(("f%s" % refused).encode(errors="replace")[:1000])
         os._exit(0)
-    known = stamps()
+    known = stamps(), places()
     link.send(b"r%d" % resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     form, path, (*streams, file) = receive(link, known, is_shared)
     program = Program(form, path, read_all(file).split(b"\0"))
@@ -439,7 +473,7 @@ def wait():
     set_environment(program.variables)
     set_command_line(program.raw_arguments, program.variables)
     set_system(program)
-    open_streams("u" in program.flags)
+    open_streams("u" in program.flags or sys.__stdout__.write_through)
     for finder in sys.path_importer_cache.values():
         # It knows what was in its directory.
         if hasattr(finder, "invalidate_caches"):
