@@ -7,8 +7,10 @@ import sys
 
 BEFORE = set(sys.modules)
 import _socket
+import atexit
 import ctypes
 import fcntl
+import gc
 import io
 import itertools
 import mmap
@@ -129,6 +131,16 @@ def executable_of(candidates):
         if os.access(path, os.X_OK) and not os.path.isdir(path):
             return path, found
     raise Refused("no such program")
+
+
+def leave_out():
+    """Leaves what is loaded now out of the end of the interpreter, which would take each module apart, and look at each object
+    two or three times. Returns the steps for its end, which are calls of C as no program may see a frame of this file."""
+    kept = [name for name in sys.modules if name not in ("__main__", "sys", "builtins")]
+    for name in kept:
+        API.Py_IncRef(ctypes.py_object(sys.modules[name]))
+    gc.freeze()
+    return map(id, map(sys.modules.pop, kept, itertools.repeat(None)))
 
 
 # A command asks.
@@ -256,10 +268,16 @@ def set_environment(variables):
     for variable in variables:
         name, _, value = variable.partition(b"=")
         environment.setdefault(name, value)
-    zone = os.environ.get("TZ")
-    os.environb.clear()
-    os.environb.update(environment)
-    if os.environ.get("TZ") != zone:
+    # What `os.environ` holds. Most variables stay as they are, and each call for one copies all of them.
+    before = os.environ._data
+    for name in before.keys() - environment.keys():
+        os.unsetenv(name)
+    for name, value in environment.items() - before.items():
+        os.putenv(name, value)
+    is_zone_same = before.get(b"TZ") == environment.get(b"TZ")
+    before.clear()
+    before.update(environment)
+    if not is_zone_same:
         time.tzset()
 
 
@@ -447,6 +465,9 @@ def wait():
     """Gets ready, and returns the hook that runs the program."""
     is_shared, modules, candidates = sys.argv[1] == "shared", sys.argv[2].split(",") if sys.argv[2] else [], sys.argv[3:]
     link = take_link()
+    at_end = []
+    # The first that is registered is the last that is called.
+    atexit.register(partial(set().update, itertools.chain.from_iterable(at_end)))
     if not IS_PATH_SAFE:
         del sys.path[0]
     sys.argv = [""]
@@ -464,6 +485,7 @@ def wait():
         link.send(("f%s" % refused).encode(errors="replace")[:1000])
         os._exit(0)
     known = stamps(), places()
+    at_end.append(leave_out())
     link.send(b"r%d" % resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     form, path, (*streams, file) = receive(link, known, is_shared)
     program = Program(form, path, read_all(file).split(b"\0"))
