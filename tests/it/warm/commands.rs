@@ -9,7 +9,9 @@ use kennel::{
 };
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
-use super::{ISOLATIONS, SILENT, executed_said, in_time, require_python, settled, text, waiting, warm, warm_said};
+use super::{
+    ISOLATIONS, SILENT, executed_said, in_time, require_python, settled, text, waiting, warm, warm_said,
+};
 use crate::support::{HEARTBEAT, World, beats, eventually, patient};
 
 /// Runs a warm command with this input.
@@ -35,9 +37,14 @@ async fn every_exit_status_and_signal_is_told() {
             assert_eq!((output.outcome.status.code(), output.outcome.ended), (Some(code), Ended::Exited));
         }
         for signal in [1, 2, 9, 10, 11, 15] {
-            let script = format!("import os, signal; signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), {signal})");
+            let script = format!(
+                "import os, signal; signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), {signal})"
+            );
             let output = warm(&session, &mut text(&session, python, &script)).await;
-            assert_eq!((output.outcome.status.signal(), output.outcome.ended), (Some(signal), Ended::Signaled));
+            assert_eq!(
+                (output.outcome.status.signal(), output.outcome.ended),
+                (Some(signal), Ended::Signaled)
+            );
         }
     }
 }
@@ -114,7 +121,11 @@ async fn pipes_are_those_of_the_caller() {
     for isolation in ISOLATIONS {
         let world = World::new();
         let session = waiting(world.policy().isolation(isolation), python, &[]).await;
-        let mut command = text(&session, python, "import sys\nfor line in sys.stdin: print(line.upper(), end='', flush=True)");
+        let mut command = text(
+            &session,
+            python,
+            "import sys\nfor line in sys.stdin: print(line.upper(), end='', flush=True)",
+        );
         let mut child = in_time(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()).await.unwrap();
         let (mut input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let mut lines = BufReader::new(output).lines();
@@ -141,7 +152,8 @@ async fn a_megabyte_in_each_direction_arrives() {
         assert!(output.stdout == input, "{}", output.stdout.len());
         assert!(output.stderr.iter().rev().eq(&input), "{}", output.stderr.len());
         // Arguments and variables come in a file, so a long one is as good as a short one.
-        let mut command = text(&session, python, "import os, sys; print(len(sys.argv[1]), len(os.environ['LONG']))");
+        let mut command =
+            text(&session, python, "import os, sys; print(len(sys.argv[1]), len(os.environ['LONG']))");
         command.arg("a".repeat(100_000)).env("LONG", "b".repeat(100_000));
         assert_eq!(warm_said(&session, &mut command).await, "100000 100000\n");
     }
@@ -233,7 +245,10 @@ async fn what_needs_a_start_of_its_own_is_executed_and_an_interpreter_goes_on_wa
     type Change = fn(&mut Command) -> &mut Command;
     let cases: [(Change, &str); 11] = [
         (|command| command.terminal(9, 9), "it has a terminal of its own"),
-        (|command| command.limits(Limits { open_files: Some(50), ..Limits::default() }), "it has limits of its own"),
+        (
+            |command| command.limits(Limits { open_files: Some(50), ..Limits::default() }),
+            "it has limits of its own",
+        ),
         (|command| command.no_network(), "it sees less than the policy grants"),
         (|command| command.background(true), "it may leave processes behind"),
         (|command| command.env("PYTHONHASHSEED", "0"), "PYTHONHASHSEED acts at the start of Python"),
@@ -241,14 +256,20 @@ async fn what_needs_a_start_of_its_own_is_executed_and_an_interpreter_goes_on_wa
         (|command| command.env_remove("HOME"), "HOME acts at the start of Python"),
         (|command| command.env("LD_LIBRARY_PATH", "/x"), "LD_LIBRARY_PATH acts at the start of Python"),
         (|command| command.env("OMP_NUM_THREADS", "1"), "OMP_NUM_THREADS acts at the start of Python"),
-        (|command| command.current_dir("grant").env("PYTHONPATH", "."), "PYTHONPATH acts at the start of Python"),
+        (
+            |command| command.current_dir("grant").env("PYTHONPATH", "."),
+            "PYTHONPATH acts at the start of Python",
+        ),
         (|command| command.env_clear(), ""),
     ];
     for (change, reason) in cases {
         let output = in_time(change(&mut text(&session, python, "print(1)")).output()).await.unwrap();
         let start = &output.outcome.start;
         assert!(output.outcome.status.success(), "{reason}: {output:?}");
-        assert!(start.reason().is_some_and(|given| given == reason || reason.is_empty()), "{reason}: {start:?}");
+        assert!(
+            start.reason().is_some_and(|given| given == reason || reason.is_empty()),
+            "{reason}: {start:?}"
+        );
         in_time(session.interpreters_started()).await;
     }
     let options = [
@@ -283,7 +304,8 @@ async fn a_command_that_cannot_run_fails_with_the_same_error() {
     }
     // A link to it is another name, and tells Python where its libraries are.
     std::os::unix::fs::symlink(python, world.at("python3")).unwrap();
-    let (_, reason) = executed_said(&mut text(&session, world.at("python3").to_str().unwrap(), "print(1)")).await;
+    let (_, reason) =
+        executed_said(&mut text(&session, world.at("python3").to_str().unwrap(), "print(1)")).await;
     assert!(reason.contains("it names another interpreter"), "{reason}");
     assert_eq!(warm_said(&session, &mut text(&session, python, "print(2)")).await, "2\n");
 }
@@ -295,9 +317,10 @@ async fn a_closed_pipe_is_noticed() {
     let world = World::new();
     let session = waiting(world.policy(), python, &[]).await;
     let script = "import sys\nfor n in range(10 ** 9): print(n)";
-    let mut child = in_time(text(&session, python, script).stdout(Stdio::piped()).stderr(Stdio::null()).spawn())
-        .await
-        .unwrap();
+    let mut child =
+        in_time(text(&session, python, script).stdout(Stdio::piped()).stderr(Stdio::null()).spawn())
+            .await
+            .unwrap();
     let mut pipe = child.stdout.take().unwrap();
     let mut bytes = [0; 4];
     in_time(pipe.read_exact(&mut bytes)).await.unwrap();

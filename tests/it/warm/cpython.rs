@@ -42,7 +42,9 @@ async fn failing(session: &Session, python: &str, test: &str, is_warm: bool) -> 
     let counted = counted.unwrap_or_else(|| panic!("{test}: it did not end: {said}"));
     let mut failing = BTreeMap::new();
     failing.insert(test.to_owned(), counted.split(" in ").next().unwrap_or_default().to_owned());
-    for block in said.split("======================================================================\n").skip(1) {
+    for block in
+        said.split("======================================================================\n").skip(1)
+    {
         let mut lines = block.lines();
         if let Some((how, name)) = lines.next().and_then(|line| line.split_once(": ")) {
             failing.insert(name.to_owned(), format!("{how}: {}", lines.last().unwrap_or_default()));
@@ -55,7 +57,8 @@ async fn failing(session: &Session, python: &str, test: &str, is_warm: bool) -> 
 #[ignore = "takes minutes"]
 async fn python_s_own_tests_fail_only_where_they_also_fail_executed() {
     let python = require_python!();
-    let found = std::process::Command::new(python).args(["-c", "import test.test_cmd_line; print('there')"]).output();
+    let found =
+        std::process::Command::new(python).args(["-c", "import test.test_cmd_line; print('there')"]).output();
     require!(stdout(&found.unwrap()) == "there", "Python's own tests: libpython3.*-testsuite");
     let mut different = BTreeSet::new();
     for isolation in [Isolation::Command, Isolation::Session] {
@@ -69,7 +72,8 @@ async fn python_s_own_tests_fail_only_where_they_also_fail_executed() {
             let names = executed.keys().chain(warm.keys()).filter(|name| !DIFFERS.contains(&name.as_str()));
             for name in names.filter(|name| executed.contains_key(*name) != warm.contains_key(*name)) {
                 let how = (executed.get(name), warm.get(name));
-                different.insert(format!("{isolation:?} {test} {name}: executed {:?}, warm {:?}", how.0, how.1));
+                different
+                    .insert(format!("{isolation:?} {test} {name}: executed {:?}, warm {:?}", how.0, how.1));
             }
             if executed[test] != warm[test] {
                 different.insert(format!("{isolation:?} {test}: {} and {}", executed[test], warm[test]));

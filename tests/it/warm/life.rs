@@ -6,7 +6,8 @@ use kennel::{Isolation, Overlay, Session, Start, Stdio, WarmState};
 use tokio::task::JoinSet;
 
 use super::{
-    ISOLATIONS, SILENT, alone, executed_said, in_time, require_python, settled, text, waiting, warm, warm_said,
+    ISOLATIONS, SILENT, alone, executed_said, in_time, require_python, settled, text, waiting, warm,
+    warm_said,
 };
 use crate::{
     overlay,
@@ -140,7 +141,8 @@ fn nothing_is_left_of_a_session_that_is_shut_down_or_dropped() {
                     assert_eq!(settled(&session).await.state, WarmState::Waiting);
                     assert_eq!(interpreters().len(), 1);
                 } else {
-                    eventually("it starts", || children(own).iter().any(|&pid| descendants(pid).len() > 3)).await;
+                    eventually("it starts", || children(own).iter().any(|&pid| descendants(pid).len() > 3))
+                        .await;
                 }
                 let below = descendants(own);
                 if is_dropped {
@@ -194,7 +196,8 @@ async fn changes_are_committed_while_an_interpreter_waits() {
             let committed = in_time(session.commit()).await.expect("a commit");
             assert!(committed.refused.is_empty(), "{committed:?}");
             assert_eq!(fs::read(world.at(format!("new{round}"))).unwrap(), b"x");
-            let output = in_time(text(&session, python, "import lib; print(lib.VALUE)").output()).await.unwrap();
+            let output =
+                in_time(text(&session, python, "import lib; print(lib.VALUE)").output()).await.unwrap();
             assert_eq!(output.stdout, b"1\n", "{output:?}");
         }
     }
@@ -254,7 +257,11 @@ async fn commands_side_by_side_are_all_served() {
         let session = waiting(world.policy().isolation(isolation), python, &["json"]).await;
         let mut all = JoinSet::new();
         for number in 0..40 {
-            let mut command = text(&session, python, "import json, sys; print(json.dumps(sys.argv)); exit(int(sys.argv[1]))");
+            let mut command = text(
+                &session,
+                python,
+                "import json, sys; print(json.dumps(sys.argv)); exit(int(sys.argv[1]))",
+            );
             command.arg(number.to_string());
             all.spawn(async move { (number, command.output().await) });
         }

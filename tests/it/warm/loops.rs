@@ -24,14 +24,21 @@ fn snippet(number: u32) -> (String, String, u8) {
         0 => (format!("print({number} * 3)"), format!("{}\n", number * 3)),
         1 => (format!("import json; print(json.dumps([{number}]))"), format!("[{number}]\n")),
         2 => (format!("import sys; sys.stdout.write('{number}' * 3)"), number.to_string().repeat(3)),
-        3 => (format!("for n in range({number} % 9): print(n)"), (0..number % 9).map(|n| format!("{n}\n")).collect()),
+        3 => (
+            format!("for n in range({number} % 9): print(n)"),
+            (0..number % 9).map(|n| format!("{n}\n")).collect(),
+        ),
         4 => (
-            format!("import os; os.environ['LEFT'] = '{number}'; print(os.popen('echo $LEFT').read(), end='')"),
+            format!(
+                "import os; os.environ['LEFT'] = '{number}'; print(os.popen('echo $LEFT').read(), end='')"
+            ),
             format!("{number}\n"),
         ),
         5 => (format!("LEFT = {number}; print(LEFT)"), format!("{number}\n")),
         6 => (
-            format!("import threading; t = threading.Thread(target=print, args=({number},)); t.start(); t.join()"),
+            format!(
+                "import threading; t = threading.Thread(target=print, args=({number},)); t.start(); t.join()"
+            ),
             format!("{number}\n"),
         ),
         _ => ("print('LEFT' in globals(), __name__)".to_owned(), "False __main__\n".to_owned()),
@@ -77,13 +84,13 @@ async fn loops(isolation: Isolation, count: u32) {
 #[test]
 fn many_commands_among_shared_processes_leave_nothing() {
     alone("loops::many_commands_among_shared_processes_leave_nothing", async || {
-        loops(Isolation::Session, commands(150)).await;
+        loops(Isolation::Session, commands(800)).await;
     });
 }
 
 #[test]
 fn many_commands_in_processes_of_their_own_leave_nothing() {
     alone("loops::many_commands_in_processes_of_their_own_leave_nothing", async || {
-        loops(Isolation::Command, commands(80)).await;
+        loops(Isolation::Command, commands(200)).await;
     });
 }
