@@ -20,7 +20,7 @@ use crate::report::published::PublishedPort;
 use crate::session::files::view_fd::FileCall;
 use crate::session::log::SessionLog;
 use crate::session::services::SessionServices;
-use crate::session::warm::Interpreters;
+use crate::session::warm::{Interpreters, When};
 use crate::session::zygote::Zygote;
 
 /// A session that has a handle or a running command.
@@ -51,12 +51,12 @@ impl Live {
     }
 
     /// Starts the interpreters that shall wait and do not.
-    pub(crate) fn refill_interpreters(&self) {
+    pub(crate) fn refill_interpreters(&self, when: When) {
         if !self.interpreters.is_empty()
             && !self.zygote.is_closed()
             && let Some(own) = self.own.upgrade()
         {
-            self.interpreters.refill(&own);
+            self.interpreters.refill(&own, when);
         }
     }
 
@@ -187,13 +187,14 @@ impl WorkerSource for Live {
         }
         self.zygote.refill();
         if user == SessionUser::Command {
-            self.refill_interpreters();
+            self.refill_interpreters(When::AfterCommand);
         }
     }
 
     fn command_ends(&self, user: SessionUser) {
         if user != SessionUser::Interpreter {
             self.log.counts().command_ends(user == SessionUser::Keeper);
+            self.interpreters.command_ends();
         }
         // Its worker may not have come back.
         if self.zygote.is_shared() && !self.zygote.is_closed() {

@@ -23,6 +23,7 @@ use crate::session::live::Live;
 use crate::session::log::SessionLog;
 use crate::session::mount_state::SessionMounts;
 use crate::session::services::SessionServices;
+use crate::session::warm::When;
 use crate::session::zygote::{SetUp, Zygote};
 use crate::sys::birth::{SpawnOptions, Users};
 use crate::view::inputs;
@@ -89,6 +90,6 @@ pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> 
     tracing::info!(parent: log.span(), "ready");
     let services = SessionServices::new(log.trail(), proxy);
     let live = Live::new(zygote, services, log);
-    live.refill_interpreters();
+    live.refill_interpreters(When::Now);
     Ok(live)
 }

@@ -60,6 +60,10 @@ const LONGEST: usize = 1024;
 /// The longest question, in bytes.
 const LONGEST_QUESTION: usize = 60_000;
 
+/// How long after the begin of a command another one starts, if that command still runs: it has the
+/// processors for itself until then.
+const START_AFTER: Duration = Duration::from_millis(25);
+
 /// How long after a failure another one is tried: somebody may have installed the module.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -69,6 +73,8 @@ pub(crate) struct Interpreters {
     all: Vec<Interpreter>,
     /// Tells that one has got ready, or has not.
     changed: Arc<Notify>,
+    /// Tells that a command has ended.
+    command_ended: Arc<Notify>,
 }
 
 /// One of the policy, and what waits of it.
@@ -77,6 +83,14 @@ struct Interpreter {
     program: String,
     modules: Vec<String>,
     state: Arc<Mutex<State>>,
+}
+
+/// When an interpreter starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    Now,
+    /// A command has just begun.
+    AfterCommand,
 }
 
 #[derive(Debug)]
@@ -156,15 +170,21 @@ impl Interpreters {
             modules: modules.clone(),
             state: Arc::new(Mutex::new(State::Absent)),
         });
-        Self { all: all.collect(), changed: Arc::default() }
+        Self { all: all.collect(), changed: Arc::default(), command_ended: Arc::default() }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Starts those that shall wait and do not.
-    pub(crate) fn refill(&self, session: &Arc<Live>) {
+    /// A command has ended.
+    pub(crate) fn command_ends(&self) {
+        self.command_ended.notify_waiters();
+    }
+
+    /// Starts those that shall wait and do not: now, or if a command just begins, when it has ended or some
+    /// time has passed.
+    pub(crate) fn refill(&self, session: &Arc<Live>, when: When) {
         for interpreter in &self.all {
             let mut state = interpreter.state();
             let is_due = match &*state {
@@ -173,7 +193,14 @@ impl Interpreters {
                 State::Starting(_) | State::Waiting(_) | State::Ended => false,
             };
             if is_due {
-                let task = tokio::spawn(interpreter.start(session, Arc::clone(&self.changed)));
+                let (ended, changed) = (Arc::clone(&self.command_ended), Arc::clone(&self.changed));
+                let start = interpreter.start(session, changed);
+                let task = tokio::spawn(async move {
+                    if when == When::AfterCommand {
+                        let _ = timeout(START_AFTER, ended.notified()).await;
+                    }
+                    start.await;
+                });
                 *state = State::Starting(task.abort_handle());
             }
         }
