@@ -5,7 +5,7 @@
 # of Python. So this file ends with an exception, and `sys.excepthook` is a chain of callables of C that runs the program.
 import sys
 
-BEFORE = set(sys.modules)
+BEFORE, CACHED = set(sys.modules), set(sys.path_importer_cache)
 import _socket
 import atexit
 import ctypes
@@ -22,6 +22,8 @@ from _functools import partial
 # The program imports them itself if it needs them, as in a plain start.
 for name in set(sys.modules) - BEFORE:
     del sys.modules[name]
+for name in set(sys.path_importer_cache) - CACHED:
+    del sys.path_importer_cache[name]
 
 API = ctypes.pythonapi
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -189,8 +191,10 @@ def check_first_place(directory, places_before):
 
 
 def check_script(script):
-    """Directories and archives are programs of another kind."""
+    """Directories and archives are programs of another kind, and a pipe can be read only once."""
     try:
+        if os.stat(script).st_mode & 0o170000 != 0o100000:
+            raise Refused("the script is no file")
         with open(script, "rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - (1 << 16)))
@@ -268,12 +272,11 @@ def set_environment(variables):
     for variable in variables:
         name, _, value = variable.partition(b"=")
         environment.setdefault(name, value)
-    # What `os.environ` holds. Most variables stay as they are, and each call for one copies all of them.
+    # What `environ` and `os.environ` hold. Who changes a variable copies this array; nobody frees it.
+    array = (ctypes.c_char_p * (len(variables) + 1))(*variables)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(array))
+    ctypes.c_void_p.in_dll(LIBC, "environ").value = ctypes.addressof(array)
     before = os.environ._data
-    for name in before.keys() - environment.keys():
-        os.unsetenv(name)
-    for name, value in environment.items() - before.items():
-        os.putenv(name, value)
     is_zone_same = before.get(b"TZ") == environment.get(b"TZ")
     before.clear()
     before.update(environment)
@@ -408,7 +411,7 @@ def runner(program):
 
 def absolute(script):
     """The name of a script is made absolute, and nothing else is done to it."""
-    return os.path.join(os.getcwd(), script[2:] if script.startswith("./") else script)
+    return os.path.join(os.getcwd(), script)
 
 
 def run_module(name):
