@@ -181,7 +181,7 @@ pub(crate) struct WarmFlag {
     ///
     /// PROGRAM is a Python, such as python3 or .venv/bin/python. A command that names it takes it over, and
     /// begins where the imports end; another one then starts. docs/warm.md has what a command notices.
-    #[arg(long, value_name = "PROGRAM[=MODULE,…]", help_heading = "Limits", value_parser = interpreter)]
+    #[arg(long, value_name = "PROGRAM[=MODULE,…]", value_parser = interpreter)]
     pub(crate) warm: Vec<(String, Vec<String>)>,
 }
 
