@@ -113,8 +113,8 @@ impl RequestBuf {
         self.environment.list().iter()
     }
 
-    /// Whether execve(2) surely takes its arguments and variables: 128 KiB each (`MAX_ARG_STRLEN`), and a part
-    /// of what a stack of usual size allows for all.
+    /// Whether execve(2) surely takes its arguments and variables: 128 KiB each (`MAX_ARG_STRLEN`), and a
+    /// part of what a stack of usual size allows for all.
     pub(crate) fn fits_execve(&self) -> bool {
         const LONGEST: usize = 128 << 10;
         const MOST: usize = 1 << 20;

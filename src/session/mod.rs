@@ -336,7 +336,8 @@ impl SessionBuilder<'_> {
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), kennel::Error> {
-    /// let session = kennel::Session::builder(&kennel::Policy::default()).warm("python3", ["numpy"]).prepare().await?;
+    /// let policy = kennel::Policy::default();
+    /// let session = kennel::Session::builder(&policy).warm("python3", ["numpy"]).prepare().await?;
     /// session.interpreters_started().await;
     /// let out = session.command("python3").args(["-c", "import numpy; print(numpy.pi)"]).output().await?;
     /// assert_eq!(out.outcome.start, kennel::Start::Warm);

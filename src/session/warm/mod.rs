@@ -1,4 +1,5 @@
-//! Interpreters that start before their command is known ([`Policy::warm`](field@crate::policy::Policy::warm)).
+//! Interpreters that start before their command is known
+//! ([`Policy::warm`](field@crate::policy::Policy::warm)).
 //!
 //! Each is a command of the session, behind the same walls: `start.py` imports the modules, and waits. A
 //! command that it can become asks it first whether it is still what the command names, and whether what it

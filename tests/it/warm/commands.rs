@@ -1,5 +1,5 @@
-//! Time, streams, signals, limits and denials of a command are the same if an interpreter becomes it. Commands
-//! that need a start of their own get it.
+//! Time, streams, signals, limits and denials of a command are the same if an interpreter becomes it.
+//! Commands that need a start of their own get it.
 
 use std::{fs, os::unix::process::ExitStatusExt, time::Duration};
 

@@ -15,7 +15,8 @@ use crate::{
     support::{World, children, descendants, eventually, lives, process_state, require, session::shell},
 };
 
-/// What an interpreter that waits shows as its command line. It is spelled so that no searching shell finds itself.
+/// What an interpreter that waits shows as its command line. It is spelled so that no searching shell finds
+/// itself.
 const FIND: &str = "for d in /proc/[0-9]*; do
     if grep -qs '(waits for a c[o]mmand)' $d/cmdline; then echo ${d#/proc/}; fi; done";
 
@@ -115,7 +116,8 @@ fn an_interpreter_that_is_killed_at_any_moment_loses_no_command_before_it_runs()
                 let mut command = text(&session, python, "open('ran', 'a').write('x'); print('served')");
                 let output = in_time(command.output()).await.expect("a command");
                 kill.join().expect("a thread");
-                // If it had taken the command already, the command was killed; it has not run twice in any case.
+                // If it had taken the command already, the command was killed; it has not run twice in any
+                // case.
                 let ran = fs::read(world.at("ran")).map_or(0, |text| text.len());
                 let _ = fs::remove_file(world.at("ran"));
                 let is_served = output.stdout == b"served\n" && ran == 1;

@@ -10,11 +10,13 @@
 //! | `life` | interpreters that are killed, stopped, traced or dropped: no command is lost, and nothing is left |
 //! | `protected` | what a waiting interpreter leaves at a protected path is removed |
 //! | `loops` | many commands after each other |
+//! | `differences` | what a program notices, as the documents say |
 //! | `cpython` | Python's own tests |
 
 mod between;
 mod commands;
 mod cpython;
+mod differences;
 mod life;
 mod loops;
 mod modules;
@@ -30,8 +32,8 @@ use crate::support::{is_alone, session::in_time, stdout};
 
 const ISOLATIONS: [Isolation; 2] = [Isolation::Session, Isolation::Command];
 
-/// What an interpreter that does not answer in time leaves as the reason. Another process may have stopped it,
-/// or the machine is busy.
+/// What an interpreter that does not answer in time leaves as the reason. Another process may have stopped
+/// it, or the machine is busy.
 const SILENT: &str = "the interpreter does not answer";
 
 /// A Python of this host that a policy can name. A shim that starts another one is none.
@@ -95,8 +97,8 @@ fn text(session: &Session, python: &str, text: &str) -> Command {
     command
 }
 
-/// Runs a command that an interpreter becomes. On a busy machine one may not answer in time: then the next one
-/// is asked.
+/// Runs a command that an interpreter becomes. On a busy machine one may not answer in time: then the next
+/// one is asked.
 async fn warm(session: &Session, command: &mut Command) -> Output {
     for _ in 0..10 {
         in_time(session.interpreters_started()).await;

@@ -177,7 +177,8 @@ async fn commands_do_not_wait_for_a_module_that_hangs() {
     }
 }
 
-/// Descriptors, threads and handlers of a module are still there when the command comes, as after a plain import.
+/// Descriptors, threads and handlers of a module are still there when the command comes, as after a plain
+/// import.
 #[tokio::test]
 async fn what_a_module_made_is_there() {
     let python = require_python!();

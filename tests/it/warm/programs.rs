@@ -1,6 +1,6 @@
 //! A table of programs, `programs.json`. Each is executed and run warm in the same session, and both have the
-//! same output and the same end. A program whose name begins with `executed`, and those in [`EXECUTED`], need a
-//! start of their own and get it, also if an interpreter waits.
+//! same output and the same end. A program whose name begins with `executed`, and those in [`EXECUTED`], need
+//! a start of their own and get it, also if an interpreter waits.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::symlink};
 
