@@ -1,5 +1,7 @@
 //! Follows one command to its end: the reports of its init, its wall time, and its kill.
 
+pub(crate) mod hand_over;
+
 use std::ffi::OsString;
 use std::future::pending;
 use std::io;
@@ -19,7 +21,8 @@ use tokio::time::{Instant as Deadline, sleep_until};
 
 use crate::audit::trail::Exec;
 use crate::command::one_shot::OwnNetwork;
-use crate::command::source::{Membership, ReadyWorker};
+use crate::command::running::hand_over::{HandedOver, Taker};
+use crate::command::source::Membership;
 use crate::command::tail::ErrorTail;
 use crate::explain::context::ExplainContext;
 use crate::host::cgroups::CgroupSetting;
@@ -75,23 +78,6 @@ pub(crate) struct CommandSpec {
     pub(crate) explains: bool,
     /// Whether the caller asks for hints.
     pub(crate) wants_hints: bool,
-}
-
-/// Somebody inside who has received a command.
-pub(crate) struct HandedOver {
-    pub(crate) to: Taker,
-    /// From before the worker had the command: a quick one may be refused something at once.
-    pub(crate) refusals: RefusalLogs,
-    pub(crate) started_at: Instant,
-}
-
-/// Who has received it.
-#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it moves on at once")]
-pub(crate) enum Taker {
-    /// A worker, which executes it.
-    Worker(ReadyWorker, Owner, Start),
-    /// An interpreter, which becomes it.
-    Interpreter(Box<Running>),
 }
 
 /// Where the command is recorded.
@@ -236,45 +222,6 @@ impl Running {
             running.follow_seccomp(listener)?;
         }
         Ok(running)
-    }
-
-    /// Makes an interpreter that waited for it the command.
-    fn become_command(
-        self,
-        spec: CommandSpec,
-        mut log: CommandLog,
-        refusals: RefusalLogs,
-        started_at: Instant,
-    ) -> Result<Self, Error> {
-        let Self { pidfd, init, prepared, mut enforcement, mut owner, supervisor, log: mut waited, .. } =
-            self;
-        drop(pidfd);
-        waited.exec.record_hand_over();
-        if let Owner::Session(session) = &mut owner {
-            session.becomes_command();
-        }
-        spec.limit_entries.iter().for_each(|entry| enforcement.put(entry.clone()));
-        // The runtime that watched it may have ended.
-        let init = sys::watched(init.into_inner(), Interest::READABLE);
-        let init = init.map_err(Error::io("watch the control socket"));
-        Ok(Self {
-            pidfd: None,
-            init: init.inspect_err(|error| log.exec.record_failure(error))?,
-            enforcement,
-            prepared,
-            started_at,
-            start: Start::Warm,
-            has_started: true,
-            has_left: None,
-            has_terminal: false,
-            is_last: AtomicBool::new(false),
-            stop: Stop { flood: spec.limits.output_ends.then(Arc::default), ..Stop::default() },
-            spec,
-            refusals,
-            owner,
-            log,
-            supervisor,
-        })
     }
 
     /// Answers for the seccomp filter of the command.
