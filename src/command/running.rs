@@ -22,7 +22,7 @@ use tokio::time::{Instant as Deadline, sleep_until};
 use crate::audit::trail::Exec;
 use crate::command::one_shot::OwnNetwork;
 use crate::command::running::hand_over::{HandedOver, Taker};
-use crate::command::source::Membership;
+use crate::command::source::{Membership, ReadyInterpreter, ReadyWorker};
 use crate::command::tail::ErrorTail;
 use crate::explain::context::ExplainContext;
 use crate::host::cgroups::CgroupSetting;
@@ -190,18 +190,22 @@ impl Running {
         spec: CommandSpec,
         log: CommandLog,
     ) -> Result<Self, Error> {
-        let HandedOver { to, refusals, started_at } = handed_over;
-        let (worker, owner, start) = match to {
-            Taker::Worker(worker, owner, start) => (worker, owner, start),
-            Taker::Interpreter(running) => return running.become_command(spec, log, refusals, started_at),
+        let HandedOver { to, owner, refusals, started_at } = handed_over;
+        let (init, mut enforcement, start, (reports, listener, own), supervisor) = match to {
+            Taker::Worker(worker, start) => {
+                let ReadyWorker { init, reports, seccomp_listener, own } = *worker;
+                (init, owner.enforcement(&prepared), start, (reports, seccomp_listener, own), None)
+            }
+            Taker::Interpreter(interpreter) => {
+                let ReadyInterpreter { init, enforcement, supervisor, .. } = *interpreter;
+                let has_started = vec![Report::Started { asks: 0 }];
+                (init, enforcement, Start::Warm, (has_started, None, None), supervisor)
+            }
         };
-        let own_steps = worker.own.map(|own| own.section.clone());
-        let mut enforcement = owner.enforcement(&prepared);
         spec.limit_entries.iter().for_each(|entry| enforcement.put(entry.clone()));
         let mut running = Self {
             pidfd: None,
-            init: sys::watched(worker.init, Interest::READABLE)
-                .map_err(Error::io("watch the control socket"))?,
+            init: sys::watched(init, Interest::READABLE).map_err(Error::io("watch the control socket"))?,
             enforcement,
             prepared,
             started_at,
@@ -211,14 +215,14 @@ impl Running {
             has_terminal: false,
             is_last: AtomicBool::new(false),
             stop: Stop { flood: spec.limits.output_ends.then(Arc::default), ..Stop::default() },
-            spec: CommandSpec { own_steps, ..spec },
+            spec: CommandSpec { own_steps: own.map(|own| own.section.clone()), ..spec },
             refusals,
             owner,
             log,
-            supervisor: None,
+            supervisor,
         };
-        worker.reports.iter().for_each(|report| running.note(report));
-        if let Some(listener) = worker.seccomp_listener {
+        reports.iter().for_each(|report| running.note(report));
+        if let Some(listener) = listener {
             running.follow_seccomp(listener)?;
         }
         Ok(running)

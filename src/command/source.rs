@@ -9,10 +9,10 @@ use kennel_helper::control::Report;
 
 use crate::audit::trail::Trail;
 use crate::command::detached::DetachedCommands;
-use crate::command::running::Running;
 use crate::launch::inside::{CommandHold, CommandInit};
 use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::launch::request::RequestBuf;
+use crate::launch::supervisor::Supervisor;
 use crate::network::serving::{BoxFuture, DenialCursor};
 use crate::plan::Section;
 use crate::report::enforcement::Enforcement;
@@ -116,12 +116,24 @@ pub(crate) struct WarmCall<'c> {
 
 /// Whether an interpreter that has started already becomes a command.
 pub(crate) enum Warmth {
-    /// This one. It has agreed, and waits for the command on the socket.
-    Warm(Box<Running>, OwnedFd),
+    /// This one, which has agreed.
+    Warm(Box<ReadyInterpreter>),
     /// The command names none of them.
     Other,
     /// It names one, and has to be executed for this reason.
     Executed(String),
+}
+
+/// An interpreter for a command.
+#[derive(Debug)]
+pub(crate) struct ReadyInterpreter {
+    pub(crate) init: CommandInit,
+    /// Where it waits for the command.
+    pub(crate) link: OwnedFd,
+    /// What is enforced, with what its start reported.
+    pub(crate) enforcement: Enforcement,
+    /// Answers for its seccomp filter.
+    pub(crate) supervisor: Option<Supervisor>,
 }
 
 /// For whom a worker of a session works.
@@ -146,13 +158,6 @@ impl Membership {
     pub(crate) fn new(session: Arc<dyn WorkerSource>, user: SessionUser) -> Self {
         session.command_begins(user);
         Self { session, user }
-    }
-
-    /// A command of the caller has taken over what waited.
-    pub(crate) fn becomes_command(&mut self) {
-        self.session.command_ends(self.user);
-        self.user = SessionUser::Command;
-        self.session.command_begins(self.user);
     }
 }
 

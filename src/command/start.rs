@@ -251,8 +251,8 @@ impl Command {
             // If it is gone, waiting for the command reports how it ended.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(not_sent(error)),
             _ => {
-                let to = Taker::Worker(worker, owner, Start::default());
-                Ok(HandedOver { to, refusals, started_at })
+                let to = Taker::Worker(Box::new(worker), Start::default());
+                Ok(HandedOver { to, owner, refusals, started_at })
             }
         }
     }
@@ -272,12 +272,14 @@ impl Command {
             match warm.await {
                 Warmth::Other => {}
                 Warmth::Executed(reason) => start = Start::Executed { reason: Some(reason) },
-                Warmth::Warm(running, link) => {
+                Warmth::Warm(interpreter) => {
                     let refusals = RefusalLogs { proxy: session.renew_proxy() };
-                    let started_at = self.begin(running.init.get_ref().leaf(), order)?;
-                    match order.send_to_interpreter(&link) {
+                    let started_at = self.begin(interpreter.init.leaf(), order)?;
+                    match order.send_to_interpreter(&interpreter.link) {
                         Ok(()) => {
-                            return Ok(HandedOver { to: Taker::Interpreter(running), refusals, started_at });
+                            let owner = Owner::Session(Membership::new(Arc::clone(session), self.user));
+                            let to = Taker::Interpreter(interpreter);
+                            return Ok(HandedOver { to, owner, refusals, started_at });
                         }
                         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                             let reason = "the interpreter was killed".to_owned();
@@ -324,7 +326,8 @@ impl Command {
                 Err(error) => return Err(not_sent(error)),
                 Ok(()) => {
                     let owner = Owner::Session(Membership::new(Arc::clone(session), self.user));
-                    return Ok(HandedOver { to: Taker::Worker(worker, owner, start), refusals, started_at });
+                    let to = Taker::Worker(Box::new(worker), start);
+                    return Ok(HandedOver { to, owner, refusals, started_at });
                 }
             }
             drop(worker);

@@ -56,6 +56,7 @@ impl Live {
             && !self.zygote.is_closed()
             && let Some(own) = self.own.upgrade()
         {
+            let own: Arc<dyn WorkerSource> = own;
             self.interpreters.refill(&own, when);
         }
     }
@@ -178,7 +179,7 @@ impl WorkerSource for Live {
         if self.interpreters.is_empty() {
             return None;
         }
-        Some(Box::pin(async move { self.interpreters.take(&self.zygote, &call).await }))
+        Some(Box::pin(async move { self.interpreters.take(self, &call).await }))
     }
 
     fn command_begins(&self, user: SessionUser) {

@@ -35,9 +35,7 @@ use crate::policy::Policy;
 use crate::process::program::candidates;
 use crate::report::error::Error;
 use crate::report::failure::chain;
-use crate::session::live::Live;
 use crate::session::warm::words::{Form, Kind, difference_at_start, may_be};
-use crate::session::zygote::Zygote;
 use crate::sys::{self, locked, packet};
 
 /// What an interpreter runs.
@@ -185,7 +183,7 @@ impl Interpreters {
 
     /// Starts those that shall wait and do not: now, or if a command just begins, when it has ended or some
     /// time has passed.
-    pub(crate) fn refill(&self, session: &Arc<Live>, when: When) {
+    pub(crate) fn refill(&self, session: &Arc<dyn WorkerSource>, when: When) {
         for interpreter in &self.all {
             let mut state = interpreter.state();
             let is_due = match &*state {
@@ -249,15 +247,15 @@ impl Interpreters {
     }
 
     /// One that becomes the command.
-    pub(crate) async fn take(&self, zygote: &Zygote, call: &WarmCall<'_>) -> Warmth {
+    pub(crate) async fn take(&self, session: &dyn WorkerSource, call: &WarmCall<'_>) -> Warmth {
         let mut executed = Warmth::Other;
         for interpreter in &self.all {
             if !may_be(&interpreter.program, call.request) {
                 continue;
             }
-            match interpreter.take(zygote, call).await {
+            match interpreter.take(session, call).await {
                 Ok((child, link)) => match child.into_running() {
-                    Some(running) => return Warmth::Warm(Box::new(running), link),
+                    Some(running) => return Warmth::Warm(Box::new(running.into_interpreter(link))),
                     None => executed = Warmth::Executed(KILLED.to_owned()),
                 },
                 Err(reason) => executed = Warmth::Executed(reason),
@@ -291,7 +289,11 @@ impl Interpreter {
     }
 
     /// Starts one, and enters what became of it.
-    fn start(&self, session: &Arc<Live>, changed: Arc<Notify>) -> impl Future<Output = ()> + Send + use<> {
+    fn start(
+        &self,
+        session: &Arc<dyn WorkerSource>,
+        changed: Arc<Notify>,
+    ) -> impl Future<Output = ()> + Send + use<> {
         let (program, modules) = (self.program.clone(), self.modules.join(","));
         let (state, weak) = (Arc::clone(&self.state), Arc::downgrade(session));
         async move {
@@ -313,14 +315,18 @@ impl Interpreter {
     }
 
     /// Takes the one that waits, if it becomes this command.
-    async fn take(&self, zygote: &Zygote, call: &WarmCall<'_>) -> Result<(Child, OwnedFd), String> {
+    async fn take(
+        &self,
+        session: &dyn WorkerSource,
+        call: &WarmCall<'_>,
+    ) -> Result<(Child, OwnedFd), String> {
         if let Some(unfit) = call.unfit {
             return Err(unfit.to_owned());
         }
         let request = call.request;
         let arguments: Vec<&[u8]> = request.arguments().map(CStr::to_bytes).collect();
         let form = Form::of(&arguments)?;
-        let of_session = &zygote.prepared().compiled.commands.environment.0;
+        let of_session = &session.prepared().compiled.commands.environment.0;
         if let Some(name) = difference_at_start(of_session, request.environment()) {
             return Err(format!("{name} acts at the start of Python"));
         }
@@ -332,7 +338,7 @@ impl Interpreter {
             return Err("its program, directory or script has too long a name".to_owned());
         }
         let mut waiting = self.take_waiting()?;
-        if !zygote.is_shared() && waiting.generation < call.generation {
+        if !session.is_shared() && waiting.generation < call.generation {
             return Err("files of the host have changed since the interpreter started".to_owned());
         }
         match timeout(ANSWER_TIME, waiting.ask(&question)).await {
@@ -380,9 +386,9 @@ impl Waiting {
     ///
     /// # Errors
     /// Why it does not wait for commands, in words.
-    async fn start(session: Arc<Live>, program: &str, modules: &str) -> Result<Self, String> {
+    async fn start(session: Arc<dyn WorkerSource>, program: &str, modules: &str) -> Result<Self, String> {
         let failed = |error: Error| chain(&error);
-        let source: Arc<dyn WorkerSource> = session;
+        let source = session;
         let ticket = source.enter().await.map_err(failed)?;
         let commands = &source.prepared().compiled.commands;
         if commands.learns {
