@@ -22,6 +22,7 @@
 //! | many commands, each 1.1 to 1.3 times a bare spawn | [`Session`] |
 //! | a single command | [`Sandbox`] |
 //! | snippets in one shell that keeps its directory, variables and functions | [`Session::shell`] |
+//! | programs of Python whose imports are made ahead | [`Policy::warm`](field@Policy::warm) |
 //! | a fresh session for each of many agents | [`Pool`] |
 //! | commands of a session that another process starts | [`Session::listen`], [`client::Client`], `kennel-exec` |
 //! | programs that a manifest lists, with credentials | [`broker::SpawnPolicy`], [`broker::Manifest`] |
@@ -170,7 +171,7 @@ pub use policy::units::{Size, Span};
 pub use process::output::ChildOutput;
 pub use process::stdio::{ChildStdin, Stdio};
 pub use report::error::Error;
-pub use report::outcome::{Ended, Outcome, Output};
+pub use report::outcome::{Ended, Outcome, Output, Start};
 pub use sys::secret::Secret;
 pub use sys::signal::{Signal, UnknownSignal};
 
@@ -194,6 +195,7 @@ mod linux {
     pub use crate::session::processes::{ProcessState, SessionProcess, SessionProcesses};
     pub use crate::session::sandbox::Sandbox;
     pub use crate::session::shell::{Shell, ShellOutput, Snippet};
+    pub use crate::session::warm::{WarmInterpreter, WarmState};
     pub use crate::session::{Session, SessionBuilder};
 }
 

@@ -117,7 +117,7 @@ pub struct Manner<'w> {
     /// Modes of that terminal, as in [`Handed::Terminal`](crate::control::Handed).
     pub modes: &'w [u8],
     /// Bits: [`WANTS_REPORT`], [`IS_QUIET`], [`COLLECTS`], [`UNMARKED`], [`NAMES_VARIABLES`], [`AS_DATA`],
-    /// [`KEEPS`].
+    /// [`KEEPS`], [`COLD`].
     pub report: u32,
 }
 
@@ -151,6 +151,10 @@ pub const AS_DATA: u32 = 32;
 /// client sends nothing else until it has the last answer.
 #[cfg(not(kennel_inside))]
 pub const KEEPS: u32 = 64;
+
+/// Bit of [`Manner::report`]: no interpreter that waits becomes the command; it is executed.
+#[cfg(not(kennel_inside))]
+pub const COLD: u32 = 128;
 
 impl<'w> Field<'w> for Manner<'w> {
     fn take(cursor: &mut Cursor<'w>) -> Option<Self> {

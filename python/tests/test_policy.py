@@ -36,6 +36,7 @@ FULL = Policy(
     hostname="h",
     tmp="session",
     isolation="command",
+    warm={"python3": ["json", "os.path"], "python3.12": []},
     toolchains="none",
     caches="none",
     explain=True,
@@ -129,6 +130,7 @@ def test_kennel_takes_every_key_with_its_value():
     assert (found["hostname"], found["limits"]["pids"], found["env"]["pass"]) == ("h", 9, ["A"])
     assert [each["type"] for each in found["mounts"]] == [each.type for each in FULL.mounts]
     assert found["limits"]["io"]["read_ops"] == 5
+    assert found["warm"] == FULL.warm
     assert Policy.from_dict(found).to_dict()["network"]["limits"] == found["network"]["limits"]
 
 

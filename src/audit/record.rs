@@ -107,7 +107,7 @@ pub(crate) enum EndRecord {
     /// The command has an outcome.
     Ended(Ended),
     /// There is no outcome: `failed` if the command could not be started, `dropped` if the caller did not
-    /// wait for it.
+    /// wait for it, `handed_over` if what waited became the command of another record.
     NoOutcome(&'static str),
 }
 

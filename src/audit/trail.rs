@@ -214,6 +214,13 @@ impl Exec {
         }
     }
 
+    /// Records that what waited has become the command of another record.
+    pub(crate) fn record_hand_over(&mut self) {
+        if std::mem::take(&mut self.needs_exit) {
+            self.write_exit_without_outcome("handed_over", None);
+        }
+    }
+
     fn write_exit_without_outcome(&self, ended: &'static str, class: Option<Class>) {
         self.write(Record::Exit {
             ended: EndRecord::NoOutcome(ended),

@@ -87,6 +87,11 @@ impl Child {
         self.running.as_mut()
     }
 
+    /// What runs, for somebody else to follow; `None` after the end.
+    pub(crate) fn into_running(mut self) -> Option<Running> {
+        self.running.take()
+    }
+
     /// Lets its worker serve no other command, and returns what tells its processes from those of others.
     pub(crate) fn claim_worker(&mut self) -> Option<CommandKey> {
         self.running.as_mut().and_then(Running::claim_worker)

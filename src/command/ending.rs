@@ -103,6 +103,7 @@ impl Running {
         // The proxy has already recorded its own.
         denials.extend(self.refusals.proxy.iter().flat_map(DenialCursor::denials));
         let mut outcome = Outcome {
+            start: self.start.clone(),
             enforcement: std::mem::take(&mut self.enforcement),
             denials,
             network_failures: self.refusals.network_failures(),

@@ -25,7 +25,7 @@ use tokio::io::AsyncWriteExt;
 
 use crate::command::child::Child;
 use crate::command::one_shot::OneShots;
-use crate::command::source::WorkerSource;
+use crate::command::source::{SessionUser, WorkerSource};
 use crate::launch::prepared::Prepared;
 use crate::launch::restrict::Restriction;
 use crate::plan::pseudoterminal::Pseudoterminal;
@@ -55,7 +55,8 @@ pub struct Command {
     background: bool,
     fail_fast: bool,
     wants_hints: bool,
-    is_keeper: bool,
+    is_warm: bool,
+    user: SessionUser,
 }
 
 /// Where a command runs.
@@ -135,7 +136,8 @@ impl Command {
             background: false,
             fail_fast: false,
             wants_hints: false,
-            is_keeper: false,
+            is_warm: true,
+            user: SessionUser::Command,
             source,
         }
     }
@@ -178,7 +180,13 @@ impl Command {
     /// Makes this the keeper of a shell. The limits on time and output hold for each call of the shell, not
     /// for the keeper.
     pub(crate) fn keeper(&mut self) -> &mut Self {
-        self.is_keeper = true;
+        self.user = SessionUser::Keeper;
+        self
+    }
+
+    /// Makes this an interpreter that waits for a command. The limits on time and output hold for that.
+    pub(crate) fn interpreter(&mut self) -> &mut Self {
+        (self.user, self.is_warm) = (SessionUser::Interpreter, false);
         self
     }
 
@@ -270,6 +278,14 @@ impl Command {
     /// new worker.
     pub fn fail_fast(&mut self, fail_fast: bool) -> &mut Self {
         self.fail_fast = fail_fast;
+        self
+    }
+
+    /// Whether an interpreter that has started already may become the command, if the policy names it
+    /// ([`Policy::warm`](field@crate::policy::Policy::warm)). Default: true. With false, the program is
+    /// executed. [`Outcome::start`] says which it was.
+    pub fn warm(&mut self, warm: bool) -> &mut Self {
+        self.is_warm = warm;
         self
     }
 

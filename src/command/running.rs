@@ -1,5 +1,7 @@
 //! Follows one command to its end: the reports of its init, its wall time, and its kill.
 
+pub(crate) mod hand_over;
+
 use std::ffi::OsString;
 use std::future::pending;
 use std::io;
@@ -19,7 +21,8 @@ use tokio::time::{Instant as Deadline, sleep_until};
 
 use crate::audit::trail::Exec;
 use crate::command::one_shot::OwnNetwork;
-use crate::command::source::{Membership, ReadyWorker};
+use crate::command::running::hand_over::{HandedOver, Taker};
+use crate::command::source::{Membership, ReadyInterpreter, ReadyWorker};
 use crate::command::tail::ErrorTail;
 use crate::explain::context::ExplainContext;
 use crate::host::cgroups::CgroupSetting;
@@ -38,6 +41,7 @@ use crate::report::enforcement::{Enforcement, Entry};
 use crate::report::error::Error;
 use crate::report::network_failure::NetworkFailure;
 use crate::report::observed::Observed;
+use crate::report::outcome::Start;
 use crate::report::published::PublishedPort;
 use crate::sys;
 
@@ -76,15 +80,6 @@ pub(crate) struct CommandSpec {
     pub(crate) wants_hints: bool,
 }
 
-/// A worker that has received its command.
-pub(crate) struct HandedOver {
-    pub(crate) worker: ReadyWorker,
-    pub(crate) owner: Owner,
-    /// From before the worker had the command: a quick one may be refused something at once.
-    pub(crate) refusals: RefusalLogs,
-    pub(crate) started_at: Instant,
-}
-
 /// Where the command is recorded.
 #[derive(Debug)]
 pub(crate) struct CommandLog {
@@ -104,6 +99,8 @@ pub(crate) struct Running {
     pub(crate) spec: CommandSpec,
     pub(crate) enforcement: Enforcement,
     pub(crate) started_at: Instant,
+    /// How its program was started.
+    pub(crate) start: Start,
     /// Whether init has reported that the program runs.
     has_started: bool,
     /// Whether processes of the command live on after its end; `None` until init has reported the end.
@@ -193,30 +190,39 @@ impl Running {
         spec: CommandSpec,
         log: CommandLog,
     ) -> Result<Self, Error> {
-        let HandedOver { worker, owner, refusals, started_at } = handed_over;
-        let own_steps = worker.own.map(|own| own.section.clone());
-        let mut enforcement = owner.enforcement(&prepared);
+        let HandedOver { to, owner, refusals, started_at } = handed_over;
+        let (init, mut enforcement, start, (reports, listener, own), supervisor) = match to {
+            Taker::Worker(worker, start) => {
+                let ReadyWorker { init, reports, seccomp_listener, own } = *worker;
+                (init, owner.enforcement(&prepared), start, (reports, seccomp_listener, own), None)
+            }
+            Taker::Interpreter(interpreter) => {
+                let ReadyInterpreter { init, enforcement, supervisor, .. } = *interpreter;
+                let has_started = vec![Report::Started { asks: 0 }];
+                (init, enforcement, Start::Warm, (has_started, None, None), supervisor)
+            }
+        };
         spec.limit_entries.iter().for_each(|entry| enforcement.put(entry.clone()));
         let mut running = Self {
             pidfd: None,
-            init: sys::watched(worker.init, Interest::READABLE)
-                .map_err(Error::io("watch the control socket"))?,
+            init: sys::watched(init, Interest::READABLE).map_err(Error::io("watch the control socket"))?,
             enforcement,
             prepared,
             started_at,
+            start,
             has_started: false,
             has_left: None,
             has_terminal: false,
             is_last: AtomicBool::new(false),
             stop: Stop { flood: spec.limits.output_ends.then(Arc::default), ..Stop::default() },
-            spec: CommandSpec { own_steps, ..spec },
+            spec: CommandSpec { own_steps: own.map(|own| own.section.clone()), ..spec },
             refusals,
             owner,
             log,
-            supervisor: None,
+            supervisor,
         };
-        worker.reports.iter().for_each(|report| running.note(report));
-        if let Some(listener) = worker.seccomp_listener {
+        reports.iter().for_each(|report| running.note(report));
+        if let Some(listener) = listener {
             running.follow_seccomp(listener)?;
         }
         Ok(running)

@@ -11,6 +11,8 @@ use crate::audit::trail::Trail;
 use crate::command::detached::DetachedCommands;
 use crate::launch::inside::{CommandHold, CommandInit};
 use crate::launch::prepared::{OwnSteps, Prepared};
+use crate::launch::request::RequestBuf;
+use crate::launch::supervisor::Supervisor;
 use crate::network::serving::{BoxFuture, DenialCursor};
 use crate::plan::Section;
 use crate::report::enforcement::Enforcement;
@@ -50,12 +52,14 @@ pub(crate) trait WorkerSource: fmt::Debug + Send + Sync {
         fail_fast: bool,
     ) -> BoxFuture<'s, Result<ReadyWorker, Error>>;
 
-    /// Counts a command that a worker has received, and orders the next worker. The keeper of a shell is not
-    /// what uses the session.
-    fn command_begins(&self, is_keeper: bool);
+    /// An interpreter that becomes the command. `None` if the session has no such interpreters at all.
+    fn warm<'s>(&'s self, call: WarmCall<'s>) -> Option<BoxFuture<'s, Warmth>>;
+
+    /// Counts a command that a worker has received, and orders the next worker.
+    fn command_begins(&self, user: SessionUser);
 
     /// Counts its end.
-    fn command_ends(&self, is_keeper: bool);
+    fn command_ends(&self, user: SessionUser);
 
     /// What the session enforces.
     fn enforcement(&self) -> Enforcement;
@@ -100,17 +104,60 @@ pub(crate) struct ReadyWorker {
     pub(crate) own: Option<Arc<OwnSteps>>,
 }
 
+/// A command for an interpreter that has started already.
+#[derive(Clone, Copy)]
+pub(crate) struct WarmCall<'c> {
+    pub(crate) request: &'c RequestBuf,
+    /// The generation of the mounts.
+    pub(crate) generation: u64,
+    /// Why a command of this kind is executed in any case.
+    pub(crate) unfit: Option<&'static str>,
+}
+
+/// Whether an interpreter that has started already becomes a command.
+pub(crate) enum Warmth {
+    /// This one, which has agreed.
+    Warm(Box<ReadyInterpreter>),
+    /// The command names none of them.
+    Other,
+    /// It names one, and has to be executed for this reason.
+    Executed(String),
+}
+
+/// An interpreter for a command.
+#[derive(Debug)]
+pub(crate) struct ReadyInterpreter {
+    pub(crate) init: CommandInit,
+    /// Where it waits for the command.
+    pub(crate) link: OwnedFd,
+    /// What is enforced, with what its start reported.
+    pub(crate) enforcement: Enforcement,
+    /// Answers for its seccomp filter.
+    pub(crate) supervisor: Option<Supervisor>,
+}
+
+/// For whom a worker of a session works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SessionUser {
+    /// A command of the caller.
+    Command,
+    /// The shell of the caller's snippets, which runs as long as the session.
+    Keeper,
+    /// Nobody yet: an interpreter that waits for a command.
+    Interpreter,
+}
+
 /// The session of a command that a worker has. The session counts the command until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Membership {
     session: Arc<dyn WorkerSource>,
-    is_keeper: bool,
+    user: SessionUser,
 }
 
 impl Membership {
-    pub(crate) fn new(session: Arc<dyn WorkerSource>, is_keeper: bool) -> Self {
-        session.command_begins(is_keeper);
-        Self { session, is_keeper }
+    pub(crate) fn new(session: Arc<dyn WorkerSource>, user: SessionUser) -> Self {
+        session.command_begins(user);
+        Self { session, user }
     }
 }
 
@@ -124,6 +171,6 @@ impl Deref for Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.session.command_ends(self.is_keeper);
+        self.session.command_ends(self.user);
     }
 }

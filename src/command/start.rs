@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::AsFd;
+use std::io::IsTerminal;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,21 +12,25 @@ use crate::audit::trail::Trail;
 use crate::command::call::SHELL;
 use crate::command::child::Child;
 use crate::command::one_shot::start_worker;
-use crate::command::running::{CommandLog, CommandSpec, HandedOver, Owner, RefusalLogs, Running};
-use crate::command::source::{Membership, ReadyWorker, Ticket, WorkerSource};
+use crate::command::running::hand_over::{HandedOver, Taker};
+use crate::command::running::{CommandLog, CommandSpec, Owner, RefusalLogs, Running};
+use crate::command::source::{Membership, ReadyWorker, SessionUser, Ticket, WarmCall, Warmth, WorkerSource};
 use crate::command::{Command, CommandSource};
 use crate::explain::Explainer;
 use crate::explain::context::{self, ExplainContext};
+use crate::launch::cgroup::leaf::Leaf;
 use crate::launch::prepared;
 use crate::launch::prepared::Prepared;
 use crate::launch::request::{RequestBuf, RequestFields};
 use crate::launch::restrict;
 use crate::plan::compile::Compiled;
 use crate::plan::limits::tightened::{Tightened, tightened};
+use crate::policy::limits::Limits;
 use crate::policy::units::Size;
 use crate::process::stdio;
 use crate::process::stdio::{Connected, DefaultStdio, StdioKind};
 use crate::report::error::{Error, STREAMS};
+use crate::report::outcome::Start;
 use crate::sys::closing;
 
 /// A command that is ready for a worker.
@@ -53,7 +58,7 @@ impl Command {
                 let ticket = session.enter().await?;
                 let (prepared, trail) = (Arc::clone(session.prepared()), Arc::clone(session.trail()));
                 let order = self.order(prepared, trail, session.span(), defaults)?;
-                let handed_over = self.take_worker(&session, ticket, &order).await;
+                let handed_over = self.take_interpreter_or_worker(&session, ticket, &order).await;
                 self.follow(order, handed_over)
             }
         }
@@ -163,7 +168,7 @@ impl Command {
                 .into_iter()
                 .flatten()
                 .min()
-                .filter(|_| !self.is_keeper),
+                .filter(|_| self.user == SessionUser::Command),
             output_caps: self.bounds.output_caps.map_or([output; 2], |caps| caps.map(Some)),
             limits,
             cgroup_settings: settings,
@@ -177,7 +182,7 @@ impl Command {
 
     /// Opens the standard streams and takes the caller's descriptors out of the command.
     fn connect(&mut self, spec: &CommandSpec, defaults: DefaultStdio) -> Result<[Connected; 3], Error> {
-        if spec.limits.output_ends && !self.is_keeper {
+        if spec.limits.output_ends && self.user == SessionUser::Command {
             self.check_output_is_counted(defaults)?;
         }
         let [input, output, error] = STREAMS.map(Error::io);
@@ -227,9 +232,10 @@ impl Command {
     ) -> Result<CommandLog, Error> {
         // Nothing enters this span: a span may not be held across an await.
         let span = tracing::debug_span!(parent: parent, "exec", program = ?self.program);
-        let exec = match self.is_keeper {
-            true => trail.begin(SHELL.as_ref(), &[], &spec.directory)?,
-            false => trail.begin(&self.program, &self.arguments, &spec.directory)?,
+        let exec = match self.user {
+            SessionUser::Keeper => trail.begin(SHELL.as_ref(), &[], &spec.directory)?,
+            SessionUser::Interpreter => trail.begin(&self.program, &[], &spec.directory)?,
+            SessionUser::Command => trail.begin(&self.program, &self.arguments, &spec.directory)?,
         };
         Ok(CommandLog { exec, span })
     }
@@ -238,13 +244,66 @@ impl Command {
     async fn start_one_shot(&self, order: &Order) -> Result<HandedOver, Error> {
         let own_steps = order.spec.own_steps.clone();
         let (worker, network) = start_worker(&order.prepared, &order.trail, own_steps).await?;
-        let started_at = self.begin(&worker, order)?;
+        let started_at = self.begin(worker.init.leaf(), order)?;
         let owner = Owner::OneShot(network);
         let refusals = RefusalLogs { proxy: owner.renew_proxy() };
         match order.send_to(&worker) {
             // If it is gone, waiting for the command reports how it ended.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(not_sent(error)),
-            _ => Ok(HandedOver { worker, owner, refusals, started_at }),
+            _ => {
+                let to = Taker::Worker(Box::new(worker), Start::default());
+                Ok(HandedOver { to, owner, refusals, started_at })
+            }
+        }
+    }
+
+    /// Gives the command to an interpreter of the session that waits for it, or to a worker.
+    async fn take_interpreter_or_worker(
+        &self,
+        session: &Arc<dyn WorkerSource>,
+        ticket: Ticket,
+        order: &Order,
+    ) -> Result<HandedOver, Error> {
+        let generation = ticket.generation;
+        let call = WarmCall { request: &order.request, generation, unfit: self.unfit(order) };
+        let warm = if self.is_warm { session.warm(call) } else { None };
+        let mut start = Start::default();
+        if let Some(warm) = warm {
+            match warm.await {
+                Warmth::Other => {}
+                Warmth::Executed(reason) => start = Start::Executed { reason: Some(reason) },
+                Warmth::Warm(interpreter) => {
+                    let refusals = RefusalLogs { proxy: session.renew_proxy() };
+                    let started_at = self.begin(interpreter.init.leaf(), order)?;
+                    match order.send_to_interpreter(&interpreter.link) {
+                        Ok(()) => {
+                            let owner = Owner::Session(Membership::new(Arc::clone(session), self.user));
+                            let to = Taker::Interpreter(interpreter);
+                            return Ok(HandedOver { to, owner, refusals, started_at });
+                        }
+                        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                            let reason = "the interpreter was killed".to_owned();
+                            start = Start::Executed { reason: Some(reason) };
+                        }
+                        Err(error) => return Err(not_sent(error)),
+                    }
+                }
+            }
+        }
+        self.take_worker(session, ticket, order, start).await
+    }
+
+    /// Why the command is executed, whatever waits for it.
+    fn unfit(&self, order: &Order) -> Option<&'static str> {
+        let [input, ..] = &order.streams;
+        match () {
+            () if input.command_end.as_fd().is_terminal() => Some("its input is a terminal"),
+            () if self.streams.terminal.is_some() => Some("it has a terminal of its own"),
+            () if self.bounds.limits.as_ref().is_some_and(is_kept_inside) => Some("it has limits of its own"),
+            () if !self.bounds.restrictions.is_empty() => Some("it sees less than the policy grants"),
+            () if self.background && !self.source.is_shared() => Some("it may leave processes behind"),
+            () if self.arg0.is_some() => Some("it has a name of its own"),
+            () => None,
         }
     }
 
@@ -255,18 +314,20 @@ impl Command {
         session: &Arc<dyn WorkerSource>,
         mut ticket: Ticket,
         order: &Order,
+        start: Start,
     ) -> Result<HandedOver, Error> {
         loop {
             let own_steps = order.spec.own_steps.as_ref();
             let worker = session.worker(ticket, own_steps, self.fail_fast).await?;
-            let started_at = self.begin(&worker, order)?;
+            let started_at = self.begin(worker.init.leaf(), order)?;
             let refusals = RefusalLogs { proxy: session.renew_proxy() };
             match order.send_to(&worker) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 Err(error) => return Err(not_sent(error)),
                 Ok(()) => {
-                    let owner = Owner::Session(Membership::new(Arc::clone(session), self.is_keeper));
-                    return Ok(HandedOver { worker, owner, refusals, started_at });
+                    let owner = Owner::Session(Membership::new(Arc::clone(session), self.user));
+                    let to = Taker::Worker(Box::new(worker), start);
+                    return Ok(HandedOver { to, owner, refusals, started_at });
                 }
             }
             drop(worker);
@@ -275,15 +336,15 @@ impl Command {
     }
 
     /// The last step before the request. The command's time begins.
-    fn begin(&self, worker: &ReadyWorker, order: &Order) -> Result<Instant, Error> {
-        self.set_cgroup_limits(worker, &order.spec)?;
+    fn begin(&self, leaf: Option<&Leaf>, order: &Order) -> Result<Instant, Error> {
+        self.set_cgroup_limits(leaf, &order.spec)?;
         Ok(Instant::now())
     }
 
     /// Sets the limits of this command on its cgroup and starts the measurement, however long the worker has
     /// waited.
-    fn set_cgroup_limits(&self, worker: &ReadyWorker, spec: &CommandSpec) -> Result<(), Error> {
-        match worker.init.leaf() {
+    fn set_cgroup_limits(&self, leaf: Option<&Leaf>, spec: &CommandSpec) -> Result<(), Error> {
+        match leaf {
             Some(leaf) => {
                 leaf.begin();
                 leaf.tighten(&spec.cgroup_settings)
@@ -307,6 +368,17 @@ impl Order {
         let stdio = self.streams.each_ref().map(|stream| stream.command_end.as_fd());
         prepared::send_request(&worker.init, &self.request, stdio)
     }
+
+    fn send_to_interpreter(&self, link: &OwnedFd) -> io::Result<()> {
+        let stdio = self.streams.each_ref().map(|stream| stream.command_end.as_fd());
+        prepared::send_to_interpreter(link, &self.request, stdio)
+    }
+}
+
+/// Whether a limit is one that the kernel keeps, from the start of a program on. Kennel keeps the others.
+fn is_kept_inside(limits: &Limits) -> bool {
+    let outside = Limits { output: None, output_ends: false, timeout: None, ..limits.clone() };
+    outside != Limits::default()
 }
 
 fn not_sent(error: io::Error) -> Error {

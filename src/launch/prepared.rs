@@ -11,6 +11,7 @@ use std::{fmt, io};
 use kennel_helper::control::{Handed, LONGEST_REQUEST, SCRATCH, section};
 use kennel_helper::plan::{Plan, Step};
 use kennel_helper::wire::Field;
+use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use zeroize::Zeroizing;
 
@@ -31,7 +32,7 @@ use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::report::failure;
 use crate::report::shortage::of_call;
-use crate::sys::{locked, without_sigxfsz};
+use crate::sys::{locked, packet, without_sigxfsz};
 
 /// Everything that a start of the plan needs.
 #[derive(Debug)]
@@ -406,6 +407,20 @@ pub(crate) fn send_request(
     Handed::Memfd { request: bytes.length, scratch }.put(&mut *message);
     let [input, output, error] = stdio;
     worker.send(&message, [input, output, error, bytes.as_fd()])
+}
+
+/// Sends a command and its standard descriptors to an interpreter that has agreed to become it.
+pub(crate) fn send_to_interpreter(
+    link: impl AsFd,
+    request: &RequestBuf,
+    stdio: [BorrowedFd<'_>; 3],
+) -> io::Result<()> {
+    let bytes = Memfd::new(&request.words())?;
+    let [input, output, error] = stdio;
+    match packet::send(link, b"!", &[input, output, error, bytes.as_fd()]) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(Errno::EPIPE.into()),
+        sent => sent,
+    }
 }
 
 /// Additional steps of one worker, which are not in the plan.

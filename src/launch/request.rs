@@ -93,6 +93,49 @@ impl RequestBuf {
         self.terminal.as_ref()
     }
 
+    /// Its working directory.
+    pub(crate) fn directory(&self) -> &CStr {
+        &self.cwd
+    }
+
+    /// The paths of its program, in the order of the search path.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = &CStr> {
+        self.programs.list().iter()
+    }
+
+    /// Its arguments, with the name of the program.
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = &CStr> {
+        self.arguments.list().iter()
+    }
+
+    /// Its variables, as `NAME=value`.
+    pub(crate) fn environment(&self) -> impl Iterator<Item = &CStr> {
+        self.environment.list().iter()
+    }
+
+    /// Whether execve(2) surely takes its arguments and variables: 128 KiB each (`MAX_ARG_STRLEN`), and a
+    /// part of what a stack of usual size allows for all.
+    pub(crate) fn fits_execve(&self) -> bool {
+        const LONGEST: usize = 128 << 10;
+        const MOST: usize = 1 << 20;
+        let lengths = || self.arguments().chain(self.environment()).map(|word| word.count_bytes() + 1);
+        lengths().all(|length| length <= LONGEST) && lengths().sum::<usize>() <= MOST
+    }
+
+    /// The number of its arguments, the arguments and the variables, with NUL between them.
+    pub(crate) fn words(&self) -> Zeroizing<Vec<u8>> {
+        let count = self.arguments.list().count().to_string().into_bytes();
+        let words = || self.arguments().chain(self.environment()).map(CStr::to_bytes);
+        let length = count.len() + words().map(|word| word.len() + 1).sum::<usize>();
+        let mut bytes = Zeroizing::new(Vec::with_capacity(length));
+        bytes.extend_from_slice(&count);
+        for word in words() {
+            bytes.push(0);
+            bytes.extend_from_slice(word);
+        }
+        bytes
+    }
+
     /// The encoded request, and how many bytes of scratch the inside needs to carry it out.
     pub(crate) fn encode(&self) -> (Zeroizing<Vec<u8>>, usize) {
         let request = Request {

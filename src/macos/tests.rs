@@ -581,6 +581,7 @@ fn what_macos_cannot_hold_is_refused() {
         (usual().publish("3000"), "network.publish"),
         (usual().network_mode(NetworkMode::Host).allow("*:443"), "network.allow"),
         (usual().isolation(Isolation::Session), "isolation"),
+        (usual().warm("python3", ["json"]), "warm"),
         (usual().hostname("box"), "hostname"),
         (usual().git(Git::ReadOnly), "git"),
         (usual().explain(true), "explain"),

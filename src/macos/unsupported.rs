@@ -142,6 +142,9 @@ fn refuse_keys(policy: &Policy) -> Result<(), PolicyError> {
     if policy.isolation == Some(Isolation::Session) {
         return no("isolation", &Isolation::Session, "macOS has no namespaces that commands could share");
     }
+    if let Some(program) = policy.warm.keys().next() {
+        return no("warm", program, "macOS starts no interpreter ahead");
+    }
     if policy.hostname != HOST_NAME {
         return no("hostname", &policy.hostname, "the host name is the host's on macOS");
     }

@@ -1,6 +1,7 @@
 //! Random policies for property tests: any value of each type, valid or not, that JSON can express. Tests of
 //! the package `kennel-adapters` have this file too, so it imports only public names.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
     let choices = (
         one_of(Profile::ALL),
         shown,
-        (one_of(TmpLife::ALL), option::of(one_of(Isolation::ALL))),
+        (one_of(TmpLife::ALL), option::of(one_of(Isolation::ALL)), warm()),
         one_of(OnUnavailable::ALL),
     );
     let paths = (path(), vec(path(), 0..3), option::of(path()), option::of(audit()), vec(mount(), 0..4));
@@ -30,7 +31,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
     let rest = (".{0,10}", any::<bool>(), option::of(overlay()), one_of(Git::ALL), root);
     let parts = (network(), env(), limits(), requirements(), rest);
     (choices, paths, parts).prop_map(|(choices, paths, parts)| {
-        let (profile, (toolchains, caches), (tmp, isolation), on_unavailable) = choices;
+        let (profile, (toolchains, caches), (tmp, isolation, warm), on_unavailable) = choices;
         let (workspace, protect, cwd, audit, mounts) = paths;
         let (
             network,
@@ -54,6 +55,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             caches,
             tmp,
             isolation,
+            warm,
             git,
             protect,
             require,
@@ -74,6 +76,10 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
 
 fn one_of<T: Copy + std::fmt::Debug + 'static, const N: usize>(all: [T; N]) -> impl Strategy<Value = T> {
     select(all.to_vec())
+}
+
+fn warm() -> impl Strategy<Value = BTreeMap<String, Vec<String>>> {
+    btree_map("python3|.{0,6}", vec("json|.{0,4}", 0..2), 0..2)
 }
 
 fn path() -> impl Strategy<Value = PathBuf> {

@@ -83,6 +83,24 @@ impl Policy {
         self
     }
 
+    /// Has sessions start a Python before its command is known, which imports these modules ahead; see
+    /// [`Policy::warm`](field@Policy::warm).
+    ///
+    /// ```
+    /// let policy = kennel::Policy::default().warm("python3", ["numpy"]);
+    /// policy.validate()?;
+    /// # Ok::<(), kennel::report::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub fn warm<M: Into<String>>(
+        mut self,
+        program: impl Into<String>,
+        modules: impl IntoIterator<Item = M>,
+    ) -> Self {
+        self.warm.entry(program.into()).or_default().extend(modules.into_iter().map(Into::into));
+        self
+    }
+
     /// Adds one mount of any kind.
     #[must_use]
     pub fn mount(mut self, mount: Mount) -> Self {

@@ -26,7 +26,9 @@ pub(crate) mod secrets;
 pub(crate) mod text;
 pub(crate) mod units;
 pub(crate) mod validate;
+pub(crate) mod warm;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -94,6 +96,10 @@ pub struct Policy {
     /// `kennel session start` then takes [`Isolation::Session`]. A sandbox of one command has nothing to
     /// share.
     pub isolation: Option<Isolation>,
+    /// Interpreters that a session starts before their command is known, each with the modules that it
+    /// imports ahead: `python3` and `numpy`. A command that names one of them takes it over, and begins where
+    /// the imports end. Only Python can be named. A sandbox of one command has no time to start one.
+    pub warm: BTreeMap<String, Vec<String>>,
     /// What commands see and change of git repositories.
     pub git: Git,
     /// Paths inside the workspace that stay read-only, in addition to the files that git obeys (`.git/hooks`,
@@ -192,6 +198,7 @@ impl Policy {
             caches: Caches::default(),
             tmp: TmpLife::default(),
             isolation: None,
+            warm: BTreeMap::new(),
             git: Git::default(),
             protect: Vec::new(),
             require: Requirements::default(),

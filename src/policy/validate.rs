@@ -113,6 +113,7 @@ impl Policy {
         self.env.check()?;
         self.limits.check()?;
         self.require.check()?;
+        self.check_warm()?;
         if self.profile.meaning().is_strict { self.check_ci_only() } else { Ok(()) }
     }
 

@@ -12,7 +12,7 @@ use crate::policy::units::{Size, Span};
 use crate::process::cause::Cause;
 use crate::report::enforcement::Enforcement;
 use crate::report::failure::Limit;
-use crate::report::outcome::{Ended, Outcome, Usage};
+use crate::report::outcome::{Ended, Outcome, Start, Usage};
 
 /// A private file system that was full when the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +69,7 @@ impl Ending {
             stderr_bytes: None,
             truncated: false,
             unwritten: None,
+            start: Start::default(),
             enforcement: Enforcement::default(),
             denials: Vec::new(),
             network_failures: Vec::new(),

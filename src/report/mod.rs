@@ -73,6 +73,12 @@ pub struct Report {
     pub stderr_bytes: Option<u64>,
     /// Whether output beyond the cap was discarded, or some output could not be written to its destination.
     pub truncated: bool,
+    /// How the program was started: `exec`, or `warm` if an interpreter that had started before became the
+    /// command. `None` if it did not start.
+    pub started: Option<&'static str>,
+    /// Why a program whose interpreter was to be warm was executed. Only present in that case.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub executed_because: Option<String>,
     /// What Kennel enforced.
     pub enforcement: Option<Enforcement>,
     /// What Kennel refused.
@@ -123,6 +129,8 @@ impl Report {
             stdout_bytes: outcome.stdout_bytes,
             stderr_bytes: outcome.stderr_bytes,
             truncated: outcome.truncated,
+            started: Some(outcome.start.as_str()),
+            executed_because: outcome.start.reason().map(str::to_owned),
             enforcement: Some(outcome.enforcement.clone()),
             denials: outcome.denials.clone(),
             network_failures: outcome.network_failures.clone(),
@@ -165,6 +173,8 @@ impl Report {
             stdout_bytes: None,
             stderr_bytes: None,
             truncated: false,
+            started: None,
+            executed_because: None,
             enforcement: None,
             denials: Vec::new(),
             network_failures: Vec::new(),

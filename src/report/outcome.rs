@@ -28,6 +28,46 @@ pub enum Ended {
     Killed,
 }
 
+/// How a program was started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Start {
+    /// By execve(2).
+    Executed {
+        /// Why, if its interpreter is one of [`Policy::warm`](field@crate::policy::Policy::warm) and the
+        /// caller did not ask for it.
+        reason: Option<String>,
+    },
+    /// An interpreter that had started before became the command.
+    Warm,
+}
+
+impl Default for Start {
+    fn default() -> Self {
+        Self::Executed { reason: None }
+    }
+}
+
+impl Start {
+    /// The word for it in reports: `exec` or `warm`.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Executed { .. } => "exec",
+            Self::Warm => "warm",
+        }
+    }
+
+    /// Why a program whose interpreter was to be warm was executed.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Executed { reason } => reason.as_deref(),
+            Self::Warm => None,
+        }
+    }
+}
+
 /// The resources that a command and all its descendants used together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -100,6 +140,8 @@ pub struct Outcome {
     /// [`RunningCopies::finish`](crate::command::outlet::RunningCopies::finish) enters it, or your program if
     /// it copies output itself. The command then counts as failed.
     pub unwritten: Option<String>,
+    /// How its program was started.
+    pub start: Start,
     /// What Kennel enforced.
     pub enforcement: Enforcement,
     /// What was refused, as far as Kennel knows.

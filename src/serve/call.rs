@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use kennel_helper::client_wire;
 use kennel_helper::client_wire::{
-    ALL_LINES, AS_DATA, Ask, COLLECTS, IS_QUIET, KEEPS, NAMES_VARIABLES, UNMARKED, VERSION, WANTS_REPORT,
+    ALL_LINES, AS_DATA, Ask, COLD, COLLECTS, IS_QUIET, KEEPS, NAMES_VARIABLES, UNMARKED, VERSION,
+    WANTS_REPORT,
 };
 use kennel_helper::wire::{Cursor, Field};
 use tokio::sync::mpsc::Sender;
@@ -62,6 +63,7 @@ pub(crate) struct CommandCall {
     wants_data: bool,
     collects: bool,
     keeps: bool,
+    is_cold: bool,
     /// Whether no line of Kennel's follows output that a cap cuts.
     pub(crate) is_unmarked: bool,
     /// Whether a variable that the session keeps as it is makes the call fail.
@@ -178,6 +180,7 @@ impl CommandCall {
             wants_data: manner.report & AS_DATA != 0,
             collects: manner.report & COLLECTS != 0,
             keeps: manner.report & KEEPS != 0,
+            is_cold: manner.report & COLD != 0,
             is_unmarked: manner.report & UNMARKED != 0,
             names_variables: manner.report & NAMES_VARIABLES != 0,
         };
@@ -206,7 +209,7 @@ impl CommandCall {
     ) -> Result<Command, Error> {
         let mut arguments = std::mem::take(&mut self.arguments).into_iter();
         let mut command = session.command(arguments.next().unwrap_or_default());
-        command.args(arguments);
+        command.args(arguments).warm(!self.is_cold);
         if environment != ClientEnvironment::Nothing {
             command.replace_environment(self.variables(session, environment)?);
         }

@@ -98,6 +98,8 @@ impl Session {
     pub async fn commit_part(&self, paths: &[PathBuf], conflicts: Conflicts) -> Result<Committed, Error> {
         let live = self.live();
         let ledger = live.log().ledger()?;
+        // They count as commands, which may change something at any time.
+        live.interpreters().end_waiting();
         let settling = live.zygote().settle(PATIENCE).await.ok_or(OverlayError::Running)?;
         let paths = paths.to_vec();
         let committed = blocking(move || {

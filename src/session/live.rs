@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use crate::audit::trail::Trail;
 use crate::command::detached::DetachedCommands;
-use crate::command::source::{ReadyWorker, Ticket, WorkerSource};
+use crate::command::source::{ReadyWorker, SessionUser, Ticket, WarmCall, Warmth, WorkerSource};
 use crate::launch::inside::CommandInit;
 use crate::launch::prepared::Prepared;
 use crate::network::namespace::publish::{Bound, Inward};
@@ -20,6 +20,7 @@ use crate::report::published::PublishedPort;
 use crate::session::files::view_fd::FileCall;
 use crate::session::log::SessionLog;
 use crate::session::services::SessionServices;
+use crate::session::warm::{Interpreters, When};
 use crate::session::zygote::Zygote;
 
 /// A session that has a handle or a running command.
@@ -27,7 +28,10 @@ pub(crate) struct Live {
     /// Dropped first: everything inside ends before what serves it.
     zygote: Zygote,
     services: SessionServices,
+    interpreters: Interpreters,
     log: Arc<SessionLog>,
+    /// For interpreters, which are commands of this session.
+    own: Weak<Live>,
 }
 
 /// Shows the zygote and numbers only: policy and environment may hold secrets.
@@ -41,8 +45,25 @@ impl fmt::Debug for Live {
 }
 
 impl Live {
-    pub(crate) fn new(zygote: Zygote, services: SessionServices, log: Arc<SessionLog>) -> Self {
-        Self { zygote, services, log }
+    pub(crate) fn new(zygote: Zygote, services: SessionServices, log: Arc<SessionLog>) -> Arc<Self> {
+        let interpreters = Interpreters::of(&zygote.inputs().policy);
+        Arc::new_cyclic(|own| Self { zygote, services, interpreters, log, own: Weak::clone(own) })
+    }
+
+    /// Starts the interpreters that shall wait and do not.
+    pub(crate) fn refill_interpreters(&self, when: When) {
+        if !self.interpreters.is_empty()
+            && !self.zygote.is_closed()
+            && let Some(own) = self.own.upgrade()
+        {
+            let own: Arc<dyn WorkerSource> = own;
+            self.interpreters.refill(&own, when);
+        }
+    }
+
+    /// The interpreters of the policy.
+    pub(crate) fn interpreters(&self) -> &Interpreters {
+        &self.interpreters
     }
 
     pub(crate) fn zygote(&self) -> &Zygote {
@@ -94,6 +115,7 @@ impl Live {
     /// Kills every process of the session.
     pub(crate) fn end(&self) {
         self.close();
+        self.interpreters.end();
         self.zygote.end();
         self.services.end();
     }
@@ -153,13 +175,28 @@ impl WorkerSource for Live {
         Box::pin(self.zygote.take_worker(ticket, own_steps, fail_fast))
     }
 
-    fn command_begins(&self, is_keeper: bool) {
-        self.log.counts().command_begins(is_keeper);
-        self.zygote.refill();
+    fn warm<'s>(&'s self, call: WarmCall<'s>) -> Option<BoxFuture<'s, Warmth>> {
+        if self.interpreters.is_empty() {
+            return None;
+        }
+        Some(Box::pin(async move { self.interpreters.take(self, &call).await }))
     }
 
-    fn command_ends(&self, is_keeper: bool) {
-        self.log.counts().command_ends(is_keeper);
+    fn command_begins(&self, user: SessionUser) {
+        if user != SessionUser::Interpreter {
+            self.log.counts().command_begins(user == SessionUser::Keeper);
+        }
+        self.zygote.refill();
+        if user == SessionUser::Command {
+            self.refill_interpreters(When::AfterCommand);
+        }
+    }
+
+    fn command_ends(&self, user: SessionUser) {
+        if user != SessionUser::Interpreter {
+            self.log.counts().command_ends(user == SessionUser::Keeper);
+            self.interpreters.command_ends();
+        }
         // Its worker may not have come back.
         if self.zygote.is_shared() && !self.zygote.is_closed() {
             self.zygote.refill();

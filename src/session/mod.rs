@@ -17,8 +17,10 @@ pub(crate) mod sandbox;
 pub(crate) mod services;
 pub(crate) mod shell;
 pub(crate) mod snapshot;
+pub(crate) mod warm;
 pub(crate) mod zygote;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::future::Future;
@@ -42,6 +44,7 @@ use crate::session::log::stats::{Stats, Using};
 use crate::session::prepare::prepare;
 use crate::session::processes::SessionProcesses;
 use crate::session::shell::Shell;
+use crate::session::warm::WarmInterpreter;
 use crate::sys::lexical::clean;
 use crate::sys::locked;
 
@@ -125,7 +128,7 @@ impl Session {
     /// Prepares a session with settings other than the defaults.
     #[must_use]
     pub fn builder(policy: &Policy) -> SessionBuilder<'_> {
-        SessionBuilder { policy, ready: READY, ask: None }
+        SessionBuilder { policy: Cow::Borrowed(policy), ready: READY, ask: None }
     }
 
     /// A command to run in this session. A `program` without a slash is searched in the command's PATH, in
@@ -166,6 +169,19 @@ impl Session {
         self.live().services().detached().get(id)
     }
 
+    /// The interpreters that start before their command is known
+    /// ([`Policy::warm`](field@crate::policy::Policy::warm)), and what became of them. A reason is the
+    /// interpreter's own word.
+    #[must_use]
+    pub fn interpreters(&self) -> Vec<WarmInterpreter> {
+        self.live().interpreters().list()
+    }
+
+    /// Waits until none of them starts any more: it waits for a command, or failed.
+    pub async fn interpreters_started(&self) {
+        self.live().interpreters().settled().await;
+    }
+
     /// What runs in this session: every process of its commands, whoever started it, and none of Kennel's
     /// own. It is no snapshot: processes may start and end meanwhile.
     ///
@@ -178,7 +194,9 @@ impl Session {
         let keys =
             self.detached().iter().filter_map(|command| Some((command.id(), command.key()?))).collect();
         let listed = processes::processes(self.live().zygote().pidfd().cloned(), keys).await;
-        listed.map_err(Error::io("list the processes of the session"))
+        let mut listed = listed.map_err(Error::io("list the processes of the session"))?;
+        listed.interpreters = self.interpreters();
+        Ok(listed)
     }
 
     pub(crate) fn live(&self) -> &Arc<Live> {
@@ -296,7 +314,7 @@ impl Session {
 /// Settings of a session to prepare.
 #[derive(Clone, Debug)]
 pub struct SessionBuilder<'p> {
-    policy: &'p Policy,
+    policy: Cow<'p, Policy>,
     ready: usize,
     ask: Option<Ask>,
 }
@@ -310,6 +328,29 @@ impl SessionBuilder<'_> {
     #[must_use]
     pub fn ready_workers(mut self, ready: usize) -> Self {
         self.ready = ready;
+        self
+    }
+
+    /// Adds an interpreter that starts before its command is known; see
+    /// [`Policy::warm`](field@crate::policy::Policy::warm).
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), kennel::Error> {
+    /// let policy = kennel::Policy::default();
+    /// let session = kennel::Session::builder(&policy).warm("python3", ["numpy"]).prepare().await?;
+    /// session.interpreters_started().await;
+    /// let out = session.command("python3").args(["-c", "import numpy; print(numpy.pi)"]).output().await?;
+    /// assert_eq!(out.outcome.start, kennel::Start::Warm);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn warm<M: Into<String>>(
+        mut self,
+        program: impl Into<String>,
+        modules: impl IntoIterator<Item = M>,
+    ) -> Self {
+        self.policy = Cow::Owned(self.policy.into_owned().warm(program, modules));
         self
     }
 
@@ -341,8 +382,7 @@ impl SessionBuilder<'_> {
                 Bound::all(&self.policy.network.published())?
             }
         };
-        let live = prepare(self.policy, self.ready, self.ask.as_ref().map(Ask::for_new_session)).await?;
-        let live = Arc::new(live);
+        let live = prepare(&self.policy, self.ready, self.ask.as_ref().map(Ask::for_new_session)).await?;
         let session =
             Session { owner: Arc::new(Owner { live: Arc::clone(&live), shells: Mutex::default() }) };
         for bound in bound {

@@ -23,13 +23,14 @@ use crate::session::live::Live;
 use crate::session::log::SessionLog;
 use crate::session::mount_state::SessionMounts;
 use crate::session::services::SessionServices;
+use crate::session::warm::When;
 use crate::session::zygote::{SetUp, Zygote};
 use crate::sys::birth::{SpawnOptions, Users};
 use crate::view::inputs;
 use crate::view::inputs::SandboxKind;
 
 /// Prepares a session that keeps `ready` workers ready, up to its first orders.
-pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> Result<Live, Error> {
+pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> Result<Arc<Live>, Error> {
     let (host, caller, kind) = (Host::detect_for(policy), Caller::current(), SandboxKind::Session { ready });
     let (with_place, root_upper) = RootUpper::of(policy, &caller)?.unzip();
     let policy = with_place.as_ref().unwrap_or(policy);
@@ -88,5 +89,7 @@ pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> 
     })?;
     tracing::info!(parent: log.span(), "ready");
     let services = SessionServices::new(log.trail(), proxy);
-    Ok(Live::new(zygote, services, log))
+    let live = Live::new(zygote, services, log);
+    live.refill_interpreters(When::Now);
+    Ok(live)
 }

@@ -20,6 +20,7 @@ use procfs::{ProcError, page_size, ticks_per_second};
 use serde::{Deserialize, Serialize};
 
 use crate::launch::inside::{CommandKey, Inside};
+use crate::session::warm::WarmInterpreter;
 use crate::sys::blocking;
 
 /// The most processes that a list describes.
@@ -43,6 +44,9 @@ pub struct SessionProcesses {
     pub processes: Vec<SessionProcess>,
     /// How many more there are.
     pub unlisted: u64,
+    /// The interpreters that start before their command is known.
+    #[serde(default)]
+    pub interpreters: Vec<WarmInterpreter>,
 }
 
 /// A process of a session.
@@ -169,6 +173,7 @@ fn list(zygote: Option<&OwnedFd>, keys: &BTreeMap<u32, CommandKey>) -> io::Resul
     Ok(SessionProcesses {
         processes: found.iter().filter_map(describe).collect(),
         unlisted: u64::try_from(unlisted).unwrap_or(u64::MAX),
+        interpreters: Vec::new(),
     })
 }
 

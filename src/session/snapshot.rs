@@ -46,6 +46,8 @@ impl Session {
             return Err(ImageError::NoImage.into());
         };
         let upper = upper.try_clone().map_err(Error::io("hand out the changes of the image"))?;
+        // They count as commands, which may change something at any time.
+        self.live().interpreters().end_waiting();
         let settling = self.live().zygote().settle(PATIENCE).await.ok_or(OverlayError::Running)?;
         Ok(Snapshot::new(image.digest, upper, settling))
     }

@@ -17,6 +17,7 @@
 //! | `overlay` | changes stay apart from the workspace until they are committed or dropped |
 //! | `command` | arguments, environment, streams, signals, exit status, timeout; `--explain` names the right wall |
 //! | `session` | many commands after one preparation, and nothing passes from one to the next; files; pools |
+//! | `warm` | a Python that started before its command does what the executed one does (`src/session/warm`) |
 //! | `serve` | a session that listens serves its own user's clients and nobody else |
 //! | `probe` | what `kennel probe` says about the host is true |
 //! | `capabilities` | a command described by four fields is held to them, or does not run |
@@ -73,3 +74,4 @@ mod session;
 mod support;
 mod tools;
 mod view;
+mod warm;

@@ -40,7 +40,7 @@ const OUTPUT: u64 = 16 << 20;
 /// - Code goes to its interpreter through a pipe, at any length, not in a file or argument. The code's stdin
 ///   is empty. Bash runs with `bash`, Python with `python3`, JavaScript with `node`. TypeScript runs with
 ///   `node` from version 22.6 on, which strips types and does not check them; otherwise with `tsx`,
-///   `ts-node`, `deno` or `bun`.
+///   `ts-node`, `deno` or `bun`. A policy with [`warm`](kennel::Policy::warm()) has Python started ahead.
 ///
 /// A clone uses the same session.
 ///

@@ -94,6 +94,13 @@ pub struct Report {
     /// Whether output beyond a limit was discarded.
     #[serde(default)]
     pub truncated: bool,
+    /// How its program was started: `exec`, or `warm` if an interpreter that had started before became the
+    /// command. `None` if it did not start, and from servers of an older version.
+    #[serde(default)]
+    pub started: Option<String>,
+    /// Why a program whose interpreter was to be warm was executed.
+    #[serde(default)]
+    pub executed_because: Option<String>,
     /// What was enforced; `None` if it did not start.
     pub enforcement: Option<Enforcement>,
     /// What was refused.

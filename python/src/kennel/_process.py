@@ -95,6 +95,7 @@ class ProcessBase:
         shell: bool,
         env: Environment,
         terminal: tuple[int, int] | None,
+        cold: bool,
         timeout: float | None,
     ) -> Streams:
         """Starts the command. The caller closes what it does not take of the streams."""
@@ -105,7 +106,7 @@ class ProcessBase:
             cwd=self._cwd,
             env=env,
             timeout=timeout,
-            wishes=_wire.WANTS_REPORT | _wire.UNMARKED,
+            wishes=_wire.WANTS_REPORT | _wire.UNMARKED | (_wire.COLD if cold else 0),
             terminal=terminal,
         )
         streams = Streams(stdin, stdout, stderr, terminal is not None)

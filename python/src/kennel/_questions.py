@@ -15,6 +15,7 @@ from kennel.results import (
     Description,
     DetachedInfo,
     Entry,
+    Interpreter,
     Process,
     Published,
     Stat,
@@ -140,6 +141,11 @@ def stats() -> Question[Stats]:
 def processes() -> Question[list[Process]]:
     """The processes of commands."""
     return Question(question("processes"), lambda values: _all(Process)(values["processes"]))
+
+
+def interpreters() -> Question[list[Interpreter]]:
+    """The interpreters of the policy. An old session has none."""
+    return Question(question("processes"), lambda values: _all(Interpreter)(values.get("interpreters", ())))
 
 
 def detached() -> Question[list[DetachedInfo]]:

@@ -173,6 +173,7 @@ class SessionBase:
         stdin: File,
         stdout: File,
         stderr: File,
+        cold: bool,
     ) -> Completed[Any]:
         """Runs a command and waits for its end."""
         if input is not None and stdin is not None:
@@ -185,7 +186,7 @@ class SessionBase:
         decode = _calls.encoding_of(text, encoding, errors)
         late = None if timeout is None else timeout + _connection.MARGIN_SECONDS
         if stdout == stderr == PIPE:
-            wishes = _wire.WANTS_REPORT | _wire.COLLECT | _wire.KEEPS
+            wishes = _wire.WANTS_REPORT | _wire.COLLECT | _wire.KEEPS | (_wire.COLD if cold else 0)
             packet, long_call = self._packet(args, shell=shell, cwd=cwd, env=env, timeout=timeout, wishes=wishes)
             if input is None and stdin is None and long_call is None:
                 end, report, out, err = await self._collect(packet, (), late, keeps=True)
@@ -199,8 +200,9 @@ class SessionBase:
             with _connection.Descriptors() as given:
                 given.add_stdin(None if input is None else _calls.encoded(input, decode), stdin)
                 file = given.sent[0] if given.sent else DEVNULL
+                streams = {"stdin": file, "stdout": stdout, "stderr": stderr}
                 end, report, out, err = await self._communicate(
-                    late, args, stdin=file, stdout=stdout, stderr=stderr, shell=shell, cwd=cwd, env=env, _timeout=timeout
+                    late, args, **streams, shell=shell, cwd=cwd, env=env, cold=cold, _timeout=timeout
                 )
         return _calls.completed(
             args, end, report, out, err, encoding=decode, timeout=timeout, check=check, truncate=truncate, cwd=cwd

@@ -25,6 +25,7 @@ from kennel.results import (
     Completed,
     Description,
     Entry,
+    Interpreter,
     Process,
     Published,
     Stat,
@@ -121,6 +122,7 @@ class AsyncSession(SessionBase):
         stdin: File = None,
         stdout: File = None,
         stderr: File = None,
+        cold: bool = False,
     ) -> Completed[Any]:
         """Runs a command and waits for its end, as `Session.run`."""
         return await self._run(
@@ -139,6 +141,7 @@ class AsyncSession(SessionBase):
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
+            cold=cold,
         )
 
     async def _communicate(self, late: float | None, args: Arguments, **keywords: Any) -> Collected:
@@ -249,8 +252,12 @@ class AsyncSession(SessionBase):
         return await self._ask(_questions.stats())
 
     async def processes(self) -> builtins.list[Process]:
-        """The processes of the session's commands."""
+        """The processes of the session's commands, with the interpreters that wait for one."""
         return await self._ask(_questions.processes())
+
+    async def interpreters(self) -> builtins.list[Interpreter]:
+        """The interpreters of `warm`: what each does, and why it does not wait for commands if it does not."""
+        return await self._ask(_questions.interpreters())
 
     async def describe(self) -> Description:
         """What the session was prepared with."""

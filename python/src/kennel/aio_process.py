@@ -57,11 +57,14 @@ class AsyncPopen(ProcessBase):
         env: Environment = None,
         terminal: tuple[int, int] | None = None,
         limit: int = 1 << 16,
+        cold: bool = False,
         _timeout: float | None = None,
     ) -> AsyncPopen:
-        """Starts the command. `limit` is that of the `StreamReader`s."""
+        """Starts the command. `limit` is that of the `StreamReader`s; `cold` is that of `kennel.Popen`."""
         self = cls(session, args, cwd)
-        streams = await self._begin(stdin, stdout, stderr, shell=shell, env=env, terminal=terminal, timeout=_timeout)
+        streams = await self._begin(
+            stdin, stdout, stderr, shell=shell, env=env, terminal=terminal, cold=cold, timeout=_timeout
+        )
         try:
             self._loop.add_reader(self._connection.fileno(), _arrived, weakref.ref(self))
             if terminal is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from kennel._calls import Arguments, Environment, File
 from kennel._session import PolicyLike
 from kennel._wire import Argument
 from kennel.aio import AsyncSession
+from kennel.policy import Policy
 from kennel.results import Completed
 from kennel.session import Session
 
@@ -44,13 +46,15 @@ def run(
     """Runs one command in a sandbox of its own, which ends with it.
 
     `workspace`, `allow`, `profile`, `policy` and keys of a policy are those of `kennel.Session`, the others those of
-    `Session.run`. `env` and `cwd` are those of the command.
+    `Session.run`. `env` and `cwd` are those of the command. There is no `warm` and no `cold`: the command is known when the
+    sandbox starts.
 
     >>> import kennel
     >>> kennel.run(["sh", "-c", "echo hello"], profile="read-only", text=True).stdout
     'hello\\n'
     """
-    with Session(workspace, allow, profile, policy, **{**_ONE, **policy_keys}) as session:
+    chosen = _policy_of_one(policy, workspace=workspace, allow=allow, profile=profile, **policy_keys)
+    with Session(policy=chosen) as session:
         return session.run(
             args,
             input=input,
@@ -94,7 +98,13 @@ async def arun(
     **policy_keys: Any,
 ) -> Completed[Any]:
     """As `kennel.run`, for asyncio. If the task is cancelled, the command is killed."""
-    async with AsyncSession(workspace, allow, profile, policy, **{**_ONE, **policy_keys}) as session:
+    keys = {"workspace": workspace, "allow": allow, "profile": profile, **policy_keys}
+    if isinstance(policy, (str, os.PathLike)):
+        # Another process reads the file.
+        chosen = await asyncio.to_thread(_policy_of_one, policy, **keys)
+    else:
+        chosen = _policy_of_one(policy, **keys)
+    async with AsyncSession(policy=chosen) as session:
         return await session.run(
             args,
             input=input,
@@ -172,5 +182,11 @@ def remote_run(
     return _remote_command.ran(answer, args, encoding=decode, timeout=timeout, check=check, truncate=truncate, cwd=cwd)
 
 
-_ONE = {"isolation": "command"}
-"""What the command starts ends with it, as with `kennel run`."""
+def _policy_of_one(policy: PolicyLike, **keys: Any) -> Policy:
+    """The policy of one command. What the command starts ends with it, as with `kennel run`."""
+    if "warm" in keys:
+        raise TypeError("run() has no keyword 'warm': no interpreter can start before its only command is known")
+    chosen = Policy.of(policy, **{"isolation": "command", **keys})
+    # A policy of several sessions may have it.
+    chosen.warm = {}
+    return chosen

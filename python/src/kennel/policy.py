@@ -252,6 +252,7 @@ class Policy(_Keys):
     hostname: str | None = None
     tmp: str | None = None
     isolation: str | None = None
+    warm: dict[str, list[str]] = field(default_factory=dict)
     toolchains: str | None = None
     caches: str | None = None
     explain: bool | None = None

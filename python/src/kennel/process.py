@@ -91,6 +91,7 @@ class Popen(ProcessBase):
     - A `with` block that ends with an exception kills it.
     - That a program was not found is the error of the first method that waits for the end.
     - `terminal=(rows, columns)` gives it a terminal, and `terminal` is then its other side.
+    - `cold=True` executes the program, even if an interpreter waits for it.
     """
 
     stdin: IO[Any] | None = None
@@ -114,6 +115,7 @@ class Popen(ProcessBase):
         encoding: str | None = None,
         errors: str | None = None,
         terminal: tuple[int, int] | None = None,
+        cold: bool = False,
         _timeout: float | None = None,
     ) -> None:
         super().__init__(session, args, cwd)
@@ -121,7 +123,8 @@ class Popen(ProcessBase):
         self._encoding = _calls.encoding_of(text, encoding, errors)
         self._kept: dict[int, list[bytes]] = {}
         self._unsent: memoryview | None = None
-        streams = now(self._begin(stdin, stdout, stderr, shell=shell, env=env, terminal=terminal, timeout=_timeout))
+        begin = self._begin(stdin, stdout, stderr, shell=shell, env=env, terminal=terminal, cold=cold, timeout=_timeout)
+        streams = now(begin)
         try:
             if terminal is not None:
                 self._await_terminal()

@@ -157,7 +157,7 @@ class Remote:
         stdout: File = None,
         stderr: File = None,
     ) -> Completed[Any]:
-        """Runs a command and waits for its end, as `Session.run` does, with its keywords and errors.
+        """Runs a command and waits for its end, as `Session.run` does, with its keywords but `cold`, and its errors.
 
         If this raises anything, also `KeyboardInterrupt`, the command is killed. A connection that breaks off is an error
         and no exit status, and no command is run twice.

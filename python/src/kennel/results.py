@@ -124,6 +124,11 @@ class Outcome:
     network_failures: list[NetworkFailure] = field(default_factory=list)
     failure: dict[str, Any] | None = None
     shell: dict[str, Any] | None = None
+    started: str | None = None
+    """`exec`, or `warm` if an interpreter that waited became the command. `None`: nothing ran, or the session is of an older
+    version."""
+    executed_because: str | None = None
+    """Why the program was executed although the policy has its interpreter in `warm`."""
     message: str = ""
     """Lines for people, as `kennel exec` prints them: denials, limits and hints."""
     raw: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -319,6 +324,21 @@ class Process:
     arguments: list[str]
     is_cut: bool = False
     """Arguments are missing or cut."""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """An interpreter that the session starts before its command is known: one of `warm`."""
+
+    program: str
+    modules: list[str]
+    """What it imports ahead."""
+    state: str
+    """`absent`, `starting`, `waiting`, or `failed`."""
+    reason: str | None = None
+    """Why it failed."""
+    memory: int | None = None
+    """Bytes in RAM, if it waits."""
 
 
 @dataclass(frozen=True)

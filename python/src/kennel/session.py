@@ -26,6 +26,7 @@ from kennel.results import (
     Completed,
     Description,
     Entry,
+    Interpreter,
     Process,
     Published,
     Stat,
@@ -62,8 +63,8 @@ class Session(SessionBase):
 
         `workspace` is the directory that commands work on, by default the current one. `allow` names what the network may
         reach, `profile` what to start from (`repo-write`). `policy` is a `Policy`, a mapping with its keys, or the path of a
-        policy file. Any other keyword is a key of a policy: `limits={"memory": "2G"}`, `isolation="command"`. What is given
-        beside `policy` comes over it.
+        policy file. Any other keyword is a key of a policy: `limits={"memory": "2G"}`, `isolation="command"`,
+        `warm={"python3": ["numpy"]}`. What is given beside `policy` comes over it.
 
         It ends when nobody has used it for `idle` seconds, otherwise with `close` or with this program.
 
@@ -113,13 +114,15 @@ class Session(SessionBase):
         stdin: File = None,
         stdout: File = None,
         stderr: File = None,
+        cold: bool = False,
     ) -> Completed[Any]:
         """Runs a command and waits for its end, as `subprocess.run` does.
 
         What differs: output is captured unless `capture_output=False`, stdin is `/dev/null` unless you give one, `env` adds
         to the variables of the session, and `cwd` is a path inside. After `timeout` seconds the session kills the command
         with everything that it started. If the command writes more than the session keeps, `OutputLimitExceeded` has the
-        beginning; with `truncate=True` the result has it.
+        beginning; with `truncate=True` the result has it. With `cold=True` the program is executed, even if an interpreter
+        waits for it.
 
         >>> with Session() as s:
         ...     s.run("cat; exit 3", shell=True, input=b"abc")
@@ -142,6 +145,7 @@ class Session(SessionBase):
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
+                cold=cold,
             )
         )
 
@@ -302,8 +306,12 @@ class Session(SessionBase):
         return now(self._ask(_questions.stats()))
 
     def processes(self) -> builtins.list[Process]:
-        """The processes of the session's commands."""
+        """The processes of the session's commands, with the interpreters that wait for one."""
         return now(self._ask(_questions.processes()))
+
+    def interpreters(self) -> builtins.list[Interpreter]:
+        """The interpreters of `warm`: what each does, and why it does not wait for commands if it does not."""
+        return now(self._ask(_questions.interpreters()))
 
     def describe(self) -> Description:
         """What the session was prepared with."""

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import anyio.to_thread
 import pytest
 
@@ -83,6 +84,24 @@ async def test_output_beyond_the_cap_of_the_policy_is_an_error_too(tmp_path: Pat
     try:
         with pytest.raises(OutputLimitExceededError, match="its session"):
             await environment.exec(["seq", "10"])
+    finally:
+        await ended(environment)
+
+
+async def test_a_python_of_the_policy_starts_before_its_call(tmp_path: Path) -> None:
+    python = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else str(Path(sys.executable).resolve())
+    policy = tmp_path / "policy.toml"
+    policy.write_text(f'warm."{python}" = ["decimal"]\n')
+    environment = await started(str(policy))
+    code = "import sys; print('decimal' in sys.modules)"
+    try:
+        with anyio.fail_after(60):
+            while [each.state for each in await environment.session.interpreters()] != ["waiting"]:
+                await anyio.sleep(0.01)
+        assert (await environment.exec([python, "-"], input=code)).stdout == "True\n"
+        # As Inspect's tool `python` does: its shell executes the program.
+        done = await environment.exec(["bash", "--login", "-c", f"{python} -"], input=code)
+        assert done.stdout == "False\n"
     finally:
         await ended(environment)
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kennel_helper::client_wire;
-use kennel_helper::client_wire::{Ask, IS_QUIET, Manner, NAMES_VARIABLES, WANTS_REPORT};
+use kennel_helper::client_wire::{Ask, COLD, IS_QUIET, Manner, NAMES_VARIABLES, WANTS_REPORT};
 use kennel_helper::wire::{Field, ListBuf};
 
 use crate::plan::pseudoterminal::Pseudoterminal;
@@ -24,6 +24,7 @@ pub struct Call {
     report: bool,
     is_snippet: bool,
     quiet: bool,
+    cold: bool,
 }
 
 impl Call {
@@ -38,6 +39,7 @@ impl Call {
             report: false,
             is_snippet: false,
             quiet: false,
+            cold: false,
         }
     }
 
@@ -117,6 +119,13 @@ impl Call {
         self
     }
 
+    /// Whether the program is executed even if an interpreter waits for the command, as after
+    /// [`Command::warm(false)`](crate::command::Command::warm).
+    pub fn cold(&mut self, cold: bool) -> &mut Self {
+        self.cold = cold;
+        self
+    }
+
     /// # Errors
     /// A string contains a NUL byte, or a variable has no name.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, Error> {
@@ -136,7 +145,10 @@ impl Call {
                 terminal: self.terminal.as_ref().map_or(0, Pseudoterminal::bits),
                 window: self.terminal.as_ref().map_or(0, Pseudoterminal::window),
                 modes: self.terminal.as_ref().map_or(&[], Pseudoterminal::modes),
-                report: wish(self.report, WANTS_REPORT) | wish(self.quiet, IS_QUIET) | NAMES_VARIABLES,
+                report: wish(self.report, WANTS_REPORT)
+                    | wish(self.quiet, IS_QUIET)
+                    | wish(self.cold, COLD)
+                    | NAMES_VARIABLES,
             },
             arguments: arguments?.list(),
             environment: environment?.list(),

@@ -72,6 +72,7 @@ documents! {
     server: "docs/server.md",
     sessions: "docs/sessions.md",
     threat_notes: "docs/threat-notes.md",
+    warm: "docs/warm.md",
 }
 
 /// The documents whose examples the tests of a feature run: tests/connector.

@@ -3,14 +3,14 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Arg, Args, Subcommand, ValueHint};
-use kennel::{Signal, Span};
+use kennel::{Policy, Signal, Span};
 
 use super::{
     help,
     image::{Json, PullFlag},
     owner::AsOwner,
     policy::PolicyFlags,
-    values::{self, assignment},
+    values::{self, assignment, interpreter},
 };
 
 #[derive(Debug, Subcommand)]
@@ -34,7 +34,8 @@ pub(crate) enum SessionAction {
     },
     /// List what runs in a session.
     ///
-    /// That is every process of its commands, whoever started it, and none of Kennel's own.
+    /// That is every process of its commands, whoever started it, and interpreters that wait for one
+    /// (`--warm`), and none of Kennel's own.
     #[command(after_help = help::PS)]
     Ps {
         /// Its name.
@@ -165,10 +166,32 @@ pub(crate) struct Start {
     #[command(flatten)]
     pub(crate) policy: PolicyFlags,
     #[command(flatten)]
+    pub(crate) warm: WarmFlag,
+    #[command(flatten)]
     pub(crate) pull: PullFlag,
     /// Do not report degraded protections on stderr.
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+/// For a session that several commands use.
+#[derive(Debug, Default, Args)]
+pub(crate) struct WarmFlag {
+    /// Start PROGRAM before its command is known, with these modules imported.
+    ///
+    /// PROGRAM is a Python, such as python3 or .venv/bin/python. A command that names it takes it over, and
+    /// begins where the imports end; another one then starts. docs/warm.md has what a command notices.
+    #[arg(long, value_name = "PROGRAM[=MODULE,…]", value_parser = interpreter)]
+    pub(crate) warm: Vec<(String, Vec<String>)>,
+}
+
+impl WarmFlag {
+    /// Adds the interpreters to a policy.
+    pub(crate) fn add_to(&self, policy: &mut Policy) {
+        for (program, modules) in &self.warm {
+            policy.warm.entry(program.clone()).or_default().extend(modules.iter().cloned());
+        }
+    }
 }
 
 /// Hides a flag that Kennel parses only to refuse it with a reason.
@@ -237,6 +260,11 @@ pub(crate) struct Exec {
     /// By default Kennel dies of the same signal.
     #[arg(long)]
     pub(crate) exit_code: bool,
+    /// Execute the program, even if an interpreter waits for it.
+    ///
+    /// The interpreters of a session are those of `kennel session start --warm`.
+    #[arg(long, conflicts_with = "detach")]
+    pub(crate) cold: bool,
     /// Write a report to FILE as JSON.
     ///
     /// It has the exit status, the usage of resources, the protections and the denials.
@@ -260,6 +288,8 @@ pub(crate) struct Mcp {
     pub(crate) owner: AsOwner,
     #[command(flatten)]
     pub(crate) policy: PolicyFlags,
+    #[command(flatten)]
+    pub(crate) warm: WarmFlag,
     /// Do not report degraded protections on stderr.
     #[arg(short, long)]
     pub(crate) quiet: bool,

@@ -1,6 +1,7 @@
 //! Single words of a command line as values: paths, numbers, signals, assignments.
 
 use std::{
+    convert::Infallible,
     error,
     path::{Path, PathBuf},
     str::FromStr,
@@ -23,6 +24,13 @@ where
 pub(crate) fn assignment(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+/// An interpreter and the modules that it imports: `PROGRAM`, or `PROGRAM=MODULE,…`.
+pub(crate) fn interpreter(text: &str) -> Result<(String, Vec<String>), Infallible> {
+    let (program, modules) = text.split_once('=').unwrap_or((text, ""));
+    let modules = modules.split(',').filter(|module| !module.is_empty()).map(str::to_owned).collect();
+    Ok((program.to_owned(), modules))
 }
 
 pub(crate) fn count(text: &str) -> Result<u64, &'static str> {

@@ -73,6 +73,7 @@ pub(crate) fn mcp(arguments: &Mcp) -> Result<ExitCode, Error> {
 
 fn policy(arguments: &Mcp) -> Result<Policy, Error> {
     let mut policy = flags::from_flags(&arguments.policy)?;
+    arguments.warm.add_to(&mut policy);
     if policy.profile != Profile::CiOnly {
         policy.notes.extend(flags::notes(&arguments.policy));
     }

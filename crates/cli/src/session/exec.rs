@@ -131,7 +131,7 @@ fn call(exec: &Exec, terminal: Option<Pseudoterminal>) -> Result<Call, Error> {
     let (program, arguments) =
         exec.command.split_first().ok_or(Error::NotFound { program: String::new() })?;
     let mut call = Call::new(program);
-    call.args(arguments).report(exec.json.is_some()).quiet(exec.quiet);
+    call.args(arguments).report(exec.json.is_some()).quiet(exec.quiet).cold(exec.cold);
     if let Some(terminal) = terminal {
         call.pseudoterminal(terminal);
         // The command draws on this terminal, not on the one that started the session.

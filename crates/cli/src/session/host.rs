@@ -42,6 +42,7 @@ pub(super) fn foreground(start: &Start) -> Result<ExitCode, Error> {
 
 fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<ExitCode, Error> {
     let mut policy = flags::from_flags(&start.policy)?;
+    start.warm.add_to(&mut policy);
     missing::pull(&policy, &start.pull)?;
     // Clients may set the others only if they are passed, so there is a reason to name them.
     if policy.profile != Profile::CiOnly {

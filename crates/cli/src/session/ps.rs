@@ -79,6 +79,11 @@ pub(crate) fn ps(name: &str, all: bool, json: bool) -> Result<ExitCode, Error> {
     if !json && listed.running.unlisted > 0 {
         report::say(format_args!("kennel: note: {} more processes are not listed", listed.running.unlisted));
     }
+    let cold = listed.running.interpreters.iter().filter_map(|one| Some((one, one.reason.as_deref()?)));
+    for (interpreter, reason) in cold.filter(|_| !json) {
+        let (program, reason) = (harmless(&interpreter.program), harmless(reason));
+        report::say(format_args!("kennel: note: {program} does not wait for commands: {reason}"));
+    }
     Ok(ExitCode::SUCCESS)
 }
 

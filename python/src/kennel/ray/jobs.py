@@ -17,7 +17,7 @@ from kennel.results import Completed
 Command = Any
 """An argv as `kennel.Session.run` takes it, or a mapping with `args` and other keywords of `run`."""
 
-KEYWORDS = frozenset(["input", "text", "encoding", "errors", "timeout", "check", "truncate", "env", "cwd", "shell"])
+KEYWORDS = frozenset(["input", "text", "encoding", "errors", "timeout", "check", "truncate", "env", "cwd", "shell", "cold"])
 """Keywords of `run` that mean the same on another machine."""
 
 

@@ -64,6 +64,7 @@ class Session:
         env: Environment = None,
         cwd: Argument | None = None,
         shell: bool = False,
+        cold: bool = False,
     ) -> Completed[Any]:
         """Runs a command and waits for its end, as `kennel.Session.run` does, with its keywords and errors.
 
@@ -83,6 +84,7 @@ class Session:
             env=env,
             cwd=cwd,
             shell=shell,
+            cold=cold,
         )
         return done
 
