@@ -4,7 +4,7 @@ use std::fs;
 
 use kennel::{Isolation, Session, WarmState};
 
-use super::{ISOLATIONS, in_time, require_python, settled, text, warm};
+use super::{ISOLATIONS, executed_said, in_time, require_python, settled, text, waiting, warm, warm_said};
 use crate::support::{World, eventually, repository};
 
 /// A module whose thread plants a hook again and again, as long as its interpreter lives.
@@ -62,5 +62,30 @@ async fn what_an_interpreter_planted_is_removed_at_the_end_of_the_session() {
             in_time(session.shutdown()).await;
             assert!(!planted.exists(), "{isolation:?}");
         }
+    }
+}
+
+#[tokio::test]
+async fn an_interpreter_from_before_a_protected_file_was_replaced_becomes_no_command() {
+    let python = require_python!();
+    for isolation in ISOLATIONS {
+        let world = World::of(repository());
+        fs::write(world.at(".git/config"), "before").unwrap();
+        let session = waiting(world.policy().isolation(isolation), python, &[]).await;
+        let write = "
+try: open('.git/config', 'w').write('inside')
+except OSError as error: print(error.strerror)
+print(open('.git/config').read())";
+        let said = warm_said(&session, &mut text(&session, python, write)).await;
+        assert_eq!(said, "Read-only file system\nbefore\n");
+        in_time(session.interpreters_started()).await;
+        // As editors do it: another file, another inode, and the mount over the old one is gone.
+        fs::write(world.at("new"), "outside").unwrap();
+        fs::rename(world.at("new"), world.at(".git/config")).unwrap();
+        let (said, reason) = executed_said(&mut text(&session, python, write)).await;
+        assert_eq!(said, "Read-only file system\noutside\n", "{isolation:?}");
+        assert_eq!(reason, "files of the host have changed since the interpreter started", "{isolation:?}");
+        let said = warm_said(&session, &mut text(&session, python, write)).await;
+        assert_eq!(said, "Read-only file system\noutside\n", "{isolation:?}");
     }
 }
