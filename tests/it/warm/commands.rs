@@ -4,15 +4,16 @@
 use std::{fs, os::unix::process::ExitStatusExt, time::Duration};
 
 use kennel::{
-    Command, Ended, Isolation, Limits, Output, Profile, Session, Signal, Size, Start, Stdio,
+    Audit, Command, Ended, Isolation, Limits, Output, Policy, Profile, Session, Signal, Size, Start, Stdio,
     report::{Limit, Protection},
 };
+use nix::pty::openpty;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
 use super::{
     ISOLATIONS, SILENT, executed_said, in_time, require_python, settled, text, waiting, warm, warm_said,
 };
-use crate::support::{HEARTBEAT, World, beats, eventually, patient};
+use crate::support::{HEARTBEAT, World, beats, eventually, patient, workspace};
 
 /// Runs a warm command with this input.
 async fn with_input(session: &Session, command: &mut Command, input: &[u8]) -> Output {
@@ -347,4 +348,44 @@ async fn a_script_in_a_pipe_is_read_once() {
         assert_eq!((said.as_str(), reason.as_str()), ("42\n", "the script is no file"));
         assert!(in_time(write.wait()).await.unwrap().status.success());
     }
+}
+
+/// Python becomes interactive on a terminal, which is decided at its start.
+#[tokio::test]
+async fn a_command_whose_input_is_a_terminal_is_executed() {
+    let python = require_python!();
+    let world = World::new();
+    let session = waiting(world.policy(), python, &[]).await;
+    let pty = openpty(None, None).unwrap();
+    let mut command = text(&session, python, "import sys; print(sys.stdin.isatty())");
+    let (said, reason) = executed_said(command.stdin(Stdio::from(pty.slave))).await;
+    assert_eq!((&*said, &*reason), ("True\n", "its input is a terminal"));
+}
+
+#[tokio::test]
+async fn the_log_has_the_interpreter_and_the_command_that_it_became() {
+    let python = require_python!();
+    let (world, place) = (World::new(), workspace());
+    let log = place.path().join("log");
+    let policy = Policy { audit: Some(Audit::new(&log)), ..world.policy() };
+    let session = waiting(policy, python, &[]).await;
+    warm(&session, &mut text(&session, python, "raise SystemExit(3)")).await;
+    in_time(session.shutdown()).await;
+    let lines = fs::read_to_string(&log).unwrap();
+    let lines: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |event: &str, arguments: Option<u64>| {
+        let is = |line: &&serde_json::Value| {
+            line["event"] == event && arguments.is_none_or(|count| line["arguments"] == count)
+        };
+        lines.iter().filter(is).collect::<Vec<_>>()
+    };
+    let [waited, ..] = &of("exec", Some(0))[..] else { panic!("{lines:?}") };
+    let [command] = &of("exec", Some(2))[..] else { panic!("{lines:?}") };
+    assert_eq!((&waited["program"], &command["program"]), (&python.into(), &python.into()));
+    let end =
+        |begin: &serde_json::Value| of("exit", None).into_iter().find(|end| end["exec"] == begin["exec"]);
+    assert_eq!(end(waited).unwrap()["ended"], "handed_over");
+    let end = end(command).unwrap();
+    assert_eq!((&end["ended"], &end["exit_code"]), (&"exited".into(), &3.into()));
 }

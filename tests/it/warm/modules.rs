@@ -1,9 +1,13 @@
 //! Modules that an interpreter imports ahead: one that was replaced is imported anew, and one that cannot be
 //! imported harms nothing.
 
-use std::{fs, os::unix::fs::symlink};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    time::{Duration, Instant},
+};
 
-use kennel::{Isolation, Policy, Session, WarmState};
+use kennel::{Isolation, Policy, Session, Start, WarmState};
 
 use super::{ISOLATIONS, executed_said, in_time, require_python, settled, text, waiting, warm_said};
 use crate::support::{World, past_the_tick};
@@ -222,5 +226,23 @@ async fn several_interpreters_wait_side_by_side() {
         assert_eq!(said, format!("True False {other}\n"));
         let said = warm_said(&session, &mut text(&session, python, script)).await;
         assert_eq!(said, format!("False True {python}\n"));
+    }
+}
+
+#[tokio::test]
+async fn a_module_that_is_installed_later_is_imported_then() {
+    let python = require_python!();
+    let world = World::new();
+    let session =
+        Session::prepare(&policy(&world, Isolation::Command).warm(python, ["later"])).await.unwrap();
+    let interpreter = settled(&session).await;
+    assert_eq!(interpreter.state, WarmState::Failed);
+    assert!(interpreter.reason.is_some_and(|reason| reason.contains("later")));
+    fs::write(world.at("lib/later.py"), "VALUE = 1\n").unwrap();
+    let mut command = text(&session, python, "import later; print(later.VALUE)");
+    let begun = Instant::now();
+    while in_time(command.output()).await.unwrap().outcome.start != Start::Warm {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", session.interpreters());
+        tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
