@@ -286,6 +286,7 @@ impl Session {
     /// Ends the workers that wait for a command, for a session that nobody uses: two processes each, some
     /// 150 KiB with what the kernel keeps for them. The next command waits until it has a worker of its own,
     /// about as long as a bare spawn, and then the session keeps workers ready again.
+    /// [Interpreters](Self::interpreters) go on waiting: starting one again is what takes long.
     pub fn end_ready_workers(&self) {
         self.live().zygote().end_ready_workers();
     }

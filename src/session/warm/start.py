@@ -293,7 +293,7 @@ class Map(ctypes.Structure):
 
 
 def set_command_line(arguments, variables):
-    """Shows them in /proc/self/cmdline and environ (PR_SET_MM_MAP, Linux 3.18)."""
+    """Shows them in /proc/self/cmdline and environ (PR_SET_MM_MAP, Linux 3.18 with CONFIG_CHECKPOINT_RESTORE)."""
 
     def joined(parts):
         return b"".join(part + b"\0" for part in parts)
