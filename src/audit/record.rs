@@ -394,6 +394,7 @@ mod tests {
                 "ended",
                 "failed",
                 "dropped",
+                "handed_over",
                 "pattern",
                 "lengths",
                 "shell",

@@ -66,7 +66,7 @@ mod tests {
         }
         for module in ["", "a b", "a.", ".a", "1a", "a;b", "a,b", "a\0"] {
             let error = takes("python3", &[module]).expect_err(module).to_string();
-            assert!(error.starts_with("warm.python3 ") && error.contains("is no name"), "{error}");
+            assert!(error.starts_with("warm.python3") && error.contains("is no name"), "{error}");
         }
         let many = vec!["a"; 65];
         assert!(takes("python3", &many).expect_err("65").to_string().contains("at most 64"));
