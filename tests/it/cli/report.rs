@@ -28,6 +28,7 @@ fn has_every_key(report: &Value) -> &Value {
         "limit",
         "network_failures",
         "signal",
+        "started",
         "stderr_bytes",
         "stdout_bytes",
         "truncated",
@@ -48,6 +49,7 @@ fn has_run(report: &Value) {
         assert!(report["usage"][key].is_u64(), "usage.{key}: {report}");
     }
     assert!(report["stdout_bytes"].is_u64() && report["stderr_bytes"].is_u64(), "{report}");
+    assert_eq!(report["started"], "exec");
     assert!(["full", "partial"].contains(&report["enforcement"]["level"].as_str().unwrap()));
     for entry in report["enforcement"]["protections"].as_array().unwrap() {
         assert!(entry["name"].is_string() && entry["detail"].is_string(), "{entry}");
