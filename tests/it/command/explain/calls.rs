@@ -166,12 +166,21 @@ fn a_stopped_kennel_answers_when_it_continues() {
     until("ready", || ws.path().join("ready").exists());
     let pid = Pid::from_raw(child.id().try_into().unwrap());
     kill(pid, Signal::SIGSTOP).unwrap();
+    until("every thread has stopped", || has_stopped(pid));
     fs::write(ws.path().join("go"), "").unwrap();
     std::thread::sleep(Duration::from_millis(100));
     assert!(!ws.path().join("said").exists(), "nobody could have answered");
     kill(pid, Signal::SIGCONT).unwrap();
     assert!(child.wait().unwrap().success());
     assert_eq!(fs::read_to_string(ws.path().join("said")).unwrap(), "EPERM\n");
+}
+
+/// Whether every thread of a process has stopped. On a busy machine one still answers after the signal.
+fn has_stopped(pid: Pid) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    // One that has ended meanwhile has no file.
+    let mut states = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("stat")).ok());
+    states.all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
 }
 
 /// The threads of this process that answer.
