@@ -52,8 +52,11 @@ pub(crate) trait WorkerSource: fmt::Debug + Send + Sync {
         fail_fast: bool,
     ) -> BoxFuture<'s, Result<ReadyWorker, Error>>;
 
-    /// An interpreter that becomes the command. `None` if the session has no such interpreters at all.
-    fn warm<'s>(&'s self, call: WarmCall<'s>) -> Option<BoxFuture<'s, Warmth>>;
+    /// Whether the policy names interpreters that start ahead.
+    fn has_interpreters(&self) -> bool;
+
+    /// An interpreter that becomes the command.
+    fn warm<'s>(&'s self, call: WarmCall<'s>) -> BoxFuture<'s, Warmth>;
 
     /// Counts a command that a worker has received, and orders the next worker.
     fn command_begins(&self, user: SessionUser);

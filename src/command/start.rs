@@ -264,12 +264,11 @@ impl Command {
         ticket: Ticket,
         order: &Order,
     ) -> Result<HandedOver, Error> {
-        let generation = ticket.generation;
-        let call = WarmCall { request: &order.request, generation, unfit: self.unfit(order) };
-        let warm = if self.is_warm { session.warm(call) } else { None };
         let mut start = Start::default();
-        if let Some(warm) = warm {
-            match warm.await {
+        if self.is_warm && session.has_interpreters() {
+            let generation = ticket.generation;
+            let call = WarmCall { request: &order.request, generation, unfit: self.unfit(order) };
+            match session.warm(call).await {
                 Warmth::Other => {}
                 Warmth::Executed(reason) => start = Start::Executed { reason: Some(reason) },
                 Warmth::Warm(interpreter) => {

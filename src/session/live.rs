@@ -175,11 +175,12 @@ impl WorkerSource for Live {
         Box::pin(self.zygote.take_worker(ticket, own_steps, fail_fast))
     }
 
-    fn warm<'s>(&'s self, call: WarmCall<'s>) -> Option<BoxFuture<'s, Warmth>> {
-        if self.interpreters.is_empty() {
-            return None;
-        }
-        Some(Box::pin(async move { self.interpreters.take(self, &call).await }))
+    fn has_interpreters(&self) -> bool {
+        !self.interpreters.is_empty()
+    }
+
+    fn warm<'s>(&'s self, call: WarmCall<'s>) -> BoxFuture<'s, Warmth> {
+        Box::pin(async move { self.interpreters.take(self, &call).await })
     }
 
     fn command_begins(&self, user: SessionUser) {

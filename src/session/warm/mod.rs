@@ -11,7 +11,6 @@
 
 mod words;
 
-use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
 use std::future::Future;
 use std::os::fd::OwnedFd;
@@ -34,7 +33,6 @@ use crate::launch::request::RequestBuf;
 use crate::policy::Policy;
 use crate::process::program::candidates;
 use crate::report::error::Error;
-use crate::report::failure::chain;
 use crate::session::warm::words::{Form, Kind, difference_at_start, may_be};
 use crate::sys::{self, locked, packet};
 
@@ -163,8 +161,7 @@ impl WarmState {
 
 impl Interpreters {
     pub(crate) fn of(policy: &Policy) -> Self {
-        let warm: &BTreeMap<String, Vec<String>> = &policy.warm;
-        let all = warm.iter().map(|(program, modules)| Interpreter {
+        let all = policy.warm.iter().map(|(program, modules)| Interpreter {
             program: program.clone(),
             modules: modules.clone(),
             state: Arc::new(Mutex::new(State::Absent)),
@@ -387,9 +384,8 @@ impl Waiting {
     ///
     /// # Errors
     /// Why it does not wait for commands, in words.
-    async fn start(session: Arc<dyn WorkerSource>, program: &str, modules: &str) -> Result<Self, String> {
-        let failed = |error: Error| chain(&error);
-        let source = session;
+    async fn start(source: Arc<dyn WorkerSource>, program: &str, modules: &str) -> Result<Self, String> {
+        let failed = |error: Error| error.chain();
         let ticket = source.enter().await.map_err(failed)?;
         let commands = &source.prepared().compiled.commands;
         if commands.learns {
@@ -399,7 +395,7 @@ impl Waiting {
         let programs = candidates(program.as_ref(), path, &commands.directory);
         let sharing = if source.is_shared() { "shared" } else { "own" };
         fn io<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> String {
-            move |error| chain(&Error::io(what)(error.into()))
+            move |error| Error::io(what)(error.into()).chain()
         }
         let (link, theirs) = socket_pair().map_err(io("make a socket for an interpreter"))?;
         let (noise, output) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(io("make a pipe"))?;

@@ -242,17 +242,6 @@ def receive(link, known, is_shared):
         link.send(answer.encode(errors="replace")[:1000])
 
 
-def read_all(number):
-    """The contents of a file in memory."""
-    parts, at = [], 0
-    while True:
-        part = os.pread(number, 1 << 20, at)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
-        at += len(part)
-
-
 def place_streams(numbers):
     """Makes the descriptors standard input, output and error. The null device is this sandbox's own."""
     for number, stream in enumerate(numbers):
@@ -274,7 +263,7 @@ def set_environment(variables):
         environment.setdefault(name, value)
     # What `environ` and `os.environ` hold. Who changes a variable copies this array; nobody frees it.
     array = (ctypes.c_char_p * (len(variables) + 1))(*variables)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(array))
+    API.Py_IncRef(ctypes.py_object(array))
     ctypes.c_void_p.in_dll(LIBC, "environ").value = ctypes.addressof(array)
     before = os.environ._data
     is_zone_same = before.get(b"TZ") == environment.get(b"TZ")
@@ -320,7 +309,7 @@ def set_command_line(arguments, variables):
         if layout.brk == LIBC.sbrk(0):
             break
     # It stays for as long as the process lives.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(place))
+    API.Py_IncRef(ctypes.py_object(place))
 
 
 def set_flags(flags):
@@ -491,8 +480,9 @@ def wait():
     at_end.append(leave_out())
     link.send(b"r%d" % resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     form, path, (*streams, file) = receive(link, known, is_shared)
-    program = Program(form, path, read_all(file).split(b"\0"))
-    os.close(file)
+    with open(file, "rb") as words:
+        words.seek(0)
+        program = Program(form, path, words.read().split(b"\0"))
     link.close()
     place_streams(streams)
     set_environment(program.variables)

@@ -51,7 +51,7 @@ fn python() -> Option<&'static str> {
 /// Whether this file is what runs if somebody executes it, and of a version that can wait for a command.
 fn is_python(path: &Path) -> bool {
     let script =
-        "import os, sys\nif (3, 8) <= sys.version_info < (3, 14): print(os.readlink('/proc/self/exe'))";
+        "import os, sys\nif (3, 9) <= sys.version_info < (3, 14): print(os.readlink('/proc/self/exe'))";
     let said = Program::new(path).args(["-c", script]).output().map(|output| stdout(&output));
     said.is_ok_and(|said| path.canonicalize().is_ok_and(|real| real == Path::new(&said)))
 }
@@ -60,7 +60,7 @@ fn is_python(path: &Path) -> bool {
 macro_rules! require_python {
     () => {{
         let python = crate::warm::python();
-        crate::support::require!(python.is_some(), "a Python from 3.8 to 3.13");
+        crate::support::require!(python.is_some(), "a Python from 3.9 to 3.13");
         python.unwrap()
     }};
 }
